@@ -1,0 +1,29 @@
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test slow lint bench
+
+# One set-up for every target: made when it is not there, made again when the requirements change.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,test]'
+	touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/fewbit demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/.ready
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python bench/data.py
