@@ -1,7 +1,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test slow lint bench
+.PHONY: demo test slow lint bench docs
 
 # One set-up for every target: made when it is not there, made again when the requirements change.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -27,3 +27,6 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python bench/data.py
+
+docs: $(VENV)/.ready
+	$(BIN)/python docs/make_findings.py

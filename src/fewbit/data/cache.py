@@ -30,23 +30,47 @@ def folder() -> Path:
     return path
 
 
+def known_digest(path: Path) -> str | None:
+    """The digest remembered for the file as it is now, or `None`: nothing is read."""
+    try:
+        return _memo(path).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def remember_digest(path: Path, before: os.stat_result, digest: str) -> None:
+    """Keep a digest someone computed while reading the file for another purpose (see `hasher`).
+
+    Args:
+        path: the file.
+        before: its `stat` from before it was read; a file that changed meanwhile is not remembered.
+        digest: `hasher().hexdigest()` over its whole content.
+    """
+    after = path.stat()
+    if (before.st_size, before.st_mtime_ns, before.st_ino) == (after.st_size, after.st_mtime_ns, after.st_ino):
+        memo = _memo(path)
+        keep(memo, lambda temporary: temporary.write_text(digest))
+
+
+def hasher() -> hashlib.blake2b:
+    """A fresh state of the hash that `digest` uses."""
+    return hashlib.blake2b(digest_size=16)
+
+
 def digest(path: Path) -> str:
     """The BLAKE2b digest of a file's content, remembered while its size and time of change stay the same.
 
     Cost: one read of the file the first time, two `stat` calls after that.
     """
-    stat = path.stat()
-    key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
-    memo = _shelf("digests") / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    try:
-        return memo.read_text()
-    except FileNotFoundError:
-        pass
-    state = hashlib.blake2b(digest_size=16)
+    known = known_digest(path)
+    if known is not None:
+        return known
+    before = path.stat()
+    state = hasher()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
             state.update(chunk)
-    keep(memo, lambda temporary: temporary.write_text(state.hexdigest()))
+    remember_digest(path, before, state.hexdigest())
     return state.hexdigest()
 
 
@@ -58,7 +82,11 @@ def entry(kind: str, path: Path, *detail: str) -> Path:
         path: the file it is derived from.
         detail: options that change the result.
     """
-    name = digest(path)
+    return entry_of(kind, digest(path), *detail)
+
+
+def entry_of(kind: str, name: str, *detail: str) -> Path:
+    """The same for a digest that is known already."""
     if detail:
         name += "-" + hashlib.blake2b("\0".join(detail).encode(), digest_size=8).hexdigest()
     return _shelf(kind) / name
@@ -76,6 +104,12 @@ def keep(target: Path, write: Callable[[Path], object]) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return target
+
+
+def _memo(path: Path) -> Path:
+    stat = path.stat()
+    key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
+    return _shelf("digests") / hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
 
 def _shelf(kind: str) -> Path:

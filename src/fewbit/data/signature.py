@@ -40,12 +40,14 @@ class Signature:
         framework: the member of `signatures` that read it: `onnx`, `torch`, `openvino`.
         inputs: in the model's own order.
         open_ended: the model takes further names too (`**kwargs`).
+        positional: so many leading inputs must be given by place; all others go by name.
         source: what was read, for messages.
     """
 
     framework: str
     inputs: tuple[InputSpec, ...]
     open_ended: bool = False
+    positional: int = 0
     source: str = "model"
 
     @property

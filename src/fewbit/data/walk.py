@@ -32,6 +32,8 @@ CODES = {
 
 _SYSTEM = frozenset({"__MACOSX", "Thumbs.db", "thumbs.db", "desktop.ini", "Desktop.ini", "$RECYCLE.BIN", "@eaDir"})
 
+_DEPTH = 256  # each folder is a generator within another
+
 Problem = Callable[[str, str, str], None]
 """Called with a code, the relative path and a message."""
 
@@ -50,8 +52,13 @@ def ignored(name: str) -> bool:
 
 
 def nfc(name: str) -> str:
-    """A name in Unicode's composed form, so that a folder copied from a Mac sorts and compares alike."""
-    return name if name.isascii() else unicodedata.normalize("NFC", name)
+    """A name in Unicode's composed form, so that a folder copied from a Mac sorts and compares alike.
+
+    Bytes that are no UTF-8 are written out (`\\udcff`): such a name can be shown and put into JSON.
+    """
+    if name.isascii():
+        return name
+    return unicodedata.normalize("NFC", name).encode(errors="backslashreplace").decode()
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
@@ -73,18 +80,20 @@ def quietly(code: str, path: str, message: str) -> None:
     """A problem callback for readers: what cannot be listed cannot be read; `check` is where it is told."""
 
 
-def walk(root: Path, problem: Problem = quietly) -> Iterator[Entry]:
+def walk(root: Path, problem: Problem = quietly, *, within: Path | None = None) -> Iterator[Entry]:
     """Every regular file below a folder, sorted by relative name within each folder.
 
     Args:
         root: the folder.
         problem: told about what had to be passed over.
+        within: the dataset's folder, which links may not leave unreported; the folder itself when not given.
 
     Cost: one `scandir` a folder; a `stat` only for symbolic links.
     """
     real_root = root.resolve()
     start = os.stat(real_root)
-    yield from _walk(str(root), "", ((start.st_dev, start.st_ino),), str(real_root), problem)
+    home = real_root if within is None else within.resolve()
+    yield from _walk(str(root), "", ((start.st_dev, start.st_ino),), str(home), problem)
 
 
 def _walk(
@@ -92,16 +101,20 @@ def _walk(
 ) -> Iterator[Entry]:
     try:
         with os.scandir(folder) as scan:
-            entries = sorted((nfc(entry.name), entry) for entry in scan if not ignored(entry.name))
+            # The name as spelled settles ties: two spellings of one NFC name can lie side by side.
+            entries = sorted((nfc(entry.name), entry.name, entry) for entry in scan if not ignored(entry.name))
     except OSError as error:
         problem("unreadable", prefix or ".", f"cannot list the folder: {error.strerror}")
         return
-    for name, entry in entries:
+    for name, _, entry in entries:
         relative = f"{prefix}/{name}" if prefix else name
         try:
             if entry.is_symlink() and not _link_is_safe(entry, relative, above, real_root, problem):
                 continue
             if entry.is_dir():
+                if len(above) > _DEPTH:
+                    problem("unreadable", relative, f"folders are nested more than {_DEPTH} deep")
+                    continue
                 info = entry.stat()
                 inner = (*above, (info.st_dev, info.st_ino))
                 yield from _walk(entry.path, relative, inner, real_root, problem)

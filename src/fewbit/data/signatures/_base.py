@@ -28,3 +28,6 @@ class SignatureReader(Protocol):
 
     def feed_item(self, item: Any, signature: Signature) -> Any:
         """An item as it is, in the form the framework's call takes."""
+
+    def drops_labels(self, item: Any, signature: Signature) -> bool:
+        """Whether the second of a pair is left out as labels."""

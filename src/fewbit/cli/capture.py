@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fewbit capture`: what a PyTorch model really receives, as `.npz` samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fewbit import registry
+from fewbit.cli import _output
+from fewbit.errors import UsageError
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A function that returns the model, as file.py:function.")],
+    data: Annotated[str, typer.Option(help="A dataset to run through it, or file.py:function that returns one.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the samples.")],
+    names: Annotated[
+        str | None, typer.Option(help="An ONNX file whose input names to use, or names with commas.")
+    ] = None,
+    transform: Annotated[str | None, typer.Option(help="A transform_fn, as file.py:function.")] = None,
+    max_samples: Annotated[int | None, typer.Option(help="Stop after this many samples.")] = None,
+    batch_size: Annotated[int, typer.Option(help="How many samples to run at a time.")] = 1,
+    overwrite: Annotated[bool, typer.Option(help="Replace the samples of an earlier capture.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+) -> int:
+    """Run data through a PyTorch model and write what arrives at its inputs, one `.npz` a sample.
+
+    Examples:
+
+        fewbit capture model.py:build --data fewbit-demo/npz -o captured
+
+        fewbit capture model.py:build --data fewbit-demo/npz -o named --names fewbit-demo/model.onnx --max-samples 8
+    """
+    from fewbit.data.capture import capture_dataset
+    from fewbit.data.dataset import Dataset
+
+    if not registry.is_reference(model):
+        raise UsageError(f"{model!r} does not name a function", expected="file.py:function that returns the model")
+    network = registry.load_reference(model)()
+    source = registry.load_reference(data)() if registry.is_reference(data) else data
+    dataset = Dataset(source, registry.load_reference(transform) if transform else None)
+    given = names if names is None or names.endswith(".onnx") else names.split(",")
+    with _output.TerminalProgress() as progress:
+        limited = dataset if max_samples is None else dataset.subset(max_samples)
+        inputs = progress.track(limited.inputs(network, batch_size), total=None, label="capturing")
+        manifest = capture_dataset(network, inputs, out, names=given, max_samples=max_samples, overwrite=overwrite)
+    if json:
+        _output.print_json(manifest)
+    else:
+        _output.stdout().print(f"{manifest['count']:,} samples in {out}", markup=False)
+        for name, described in manifest.get("inputs", {}).items():
+            _output.stdout().print(f"  {name}: {described}", markup=False)
+    return 0

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fewbit check`: what is in a folder, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fewbit.cli import _output
+
+
+def command(
+    path: Annotated[str, typer.Argument(help="A file or folder.")],
+    format: Annotated[
+        str | None, typer.Option(help="Take this format instead of detecting one, or file.py:fn.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="What the data is for, such as segmentation.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model file; samples are compared with its inputs.")] = None,
+    fix: Annotated[Path | None, typer.Option(help="Write a repaired copy into this new folder.")] = None,
+    quick: Annotated[bool, typer.Option(help="Names, sizes and headers only; decode nothing.")] = False,
+    places: Annotated[int, typer.Option(help="How many places to print a finding; 0 for all.")] = 5,
+    option: Annotated[list[str] | None, typer.Option(help="An option of the format, as name=value.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> int:
+    """Say what a dataset is and name every fault in it, with file and line.
+
+    The source is never changed. Exit code 0: fit for use; 1: faults found; 2: wrong use.
+
+    Examples:
+
+        fewbit check fewbit-demo/image_folder
+
+        fewbit check fewbit-demo/rows/train.jsonl --json
+
+        fewbit check fewbit-demo/npz --model fewbit-demo/model.onnx
+
+        fewbit check fewbit-demo/image_folder --fix fewbit-demo/repaired
+    """
+    from fewbit.data.check import DataCheck
+    from fewbit.data.fixing import fix_dataset
+
+    options = _output.parse_options(option or [])
+    limit = None if json or not places else 10_000
+    with _output.TerminalProgress() as progress:
+        check = DataCheck(
+            path, format=format, task=task, model=model, quick=quick, limit=limit, progress=progress, **options
+        )
+        report, interrupted = check.report, False
+        try:
+            check.run()
+        except KeyboardInterrupt:  # what was found so far is worth showing
+            interrupted = True
+    if interrupted:
+        fix = None
+    changes = None if fix is None else fix_dataset(path, fix, format=format, task=task, model=model, **options)
+    if json:
+        _output.print_json({**report.to_dict(), **({} if changes is None else {"fixed": str(fix), "changes": changes})})
+    else:
+        _output.show_report(report, places=places or len(report.findings) + 1)
+        if changes is not None:
+            out = _output.stdout()
+            out.print(f"\nrepaired copy in {fix}: {len(changes):,} changes")
+            for change in changes:
+                out.print(f"  {change}", markup=False)
+    return 130 if interrupted else 0 if report.ok else 1

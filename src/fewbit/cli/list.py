@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fewbit list`: every member there is, from the registry."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fewbit import registry
+from fewbit.cli import _output
+
+
+def command(
+    kind: Annotated[
+        str | None, typer.Argument(help="A kind of member, or `findings`; all kinds when left out.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> int:
+    """List formats and other members, or every finding that `check` can report.
+
+    Examples:
+
+        fewbit list
+
+        fewbit list formats --json
+
+        fewbit list findings
+    """
+    if kind == "findings":
+        rows = findings()
+        columns: tuple[str, ...] = ("format", "code", "severity", "meaning", "fix")
+    else:
+        wanted = [kind] if kind else list(registry.kinds())
+        rows = [{"kind": k, "name": n, "summary": registry.summary(k, n)} for k in wanted for n in registry.names(k)]
+        columns = ("kind", "name", "summary")
+    if json:
+        _output.print_json(rows)
+        return 0
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    _output.stdout().print(table)
+    return 0
+
+
+def findings() -> list[dict[str, Any]]:
+    """Every code of every format, with its severity, meaning, remedy and the policies a reader honours."""
+    return [
+        {
+            "format": name,
+            "code": code,
+            "severity": str(known.severity),
+            "meaning": known.meaning,
+            "fix": known.fix,
+            "policies": list(known.policies),
+        }
+        for name in registry.names("formats")
+        for code, known in sorted(getattr(registry.get("formats", name), "CODES", {}).items())
+    ]

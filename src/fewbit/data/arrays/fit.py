@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a sample fits a model: from descriptions alone, every problem at once, and the steps that make it fit.
+
+`fit` compares what is there with what the model takes and returns a plan. The plan can be read before anything
+is loaded, costs nothing to keep for thousands of samples alike, and `apply` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.data.arrays.casts import Cast, apply_cast, plan_cast
+from fewbit.data.arrays.description import ArrayInfo
+from fewbit.data.arrays.fit_codes import FIT_CODES
+from fewbit.data.arrays.input_names import Matching, match_names
+from fewbit.data.arrays.shapes import Axes, ShapeVerdict, judge_item, judge_sample, sample_axes
+from fewbit.data.findings import Severity
+from fewbit.data.signature import InputSpec, Signature
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that does not fit.
+
+    Args:
+        code: a name in `FIT_CODES`.
+        message: input, expected and found, in words.
+        input: the model's input, or the array where no input is concerned.
+        fix: what to try.
+    """
+
+    code: str
+    message: str
+    input: str
+    fix: str
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return FIT_CODES[self.code].severity
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of one array: which input it is, and how its first axis, its layout and its dtype change."""
+
+    key: str
+    name: str
+    rows: int = 0
+    transpose: tuple[int, ...] | None = None
+    cast: Cast | None = None
+
+    def apply(self, array: Array, row: int) -> Array:
+        """The array as its input takes it; `row` picks one of several samples."""
+        if self.rows:
+            array = array[row if self.rows > 1 else 0]
+        if self.transpose:
+            array = np.ascontiguousarray(array.transpose(self.transpose))
+        return array if self.cast is None or self.cast.refused else apply_cast(array, self.cast, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a sample meets a model.
+
+    Args:
+        problems: everything worth saying, errors and remarks alike.
+        steps: what to do, one an input; arrays without a step are left out.
+        rows: how many samples the arrays hold: more than 1 when they carry a batch axis to be split.
+        suggestions: array names that resemble inputs; give them as `rename` to follow the advice.
+    """
+
+    problems: tuple[Problem, ...]
+    steps: tuple[Step, ...]
+    rows: int = 1
+    suggestions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the sample can be fed to the model once the steps are done."""
+        return not self.errors
+
+    @property
+    def errors(self) -> list[Problem]:
+        """The problems that keep the sample from being fed."""
+        return [problem for problem in self.problems if problem.severity is Severity.ERROR]
+
+    def apply(self, arrays: Mapping[str, Array], row: int = 0) -> dict[str, Array]:
+        """The arrays under the model's input names, in the shape and dtype it takes.
+
+        Args:
+            arrays: under the names that `fit` was shown.
+            row: which of the `rows` samples.
+
+        Raises:
+            DataError: a value does not fit the input's dtype.
+        """
+        return {step.name: step.apply(arrays[step.key], row) for step in self.steps}
+
+
+def fit(
+    found: Mapping[str, ArrayInfo],
+    signature: Signature,
+    *,
+    batched: bool,
+    rename: Mapping[str, str] | None = None,
+    targets: Collection[str] = frozenset(),
+) -> Fit:
+    """Compare a sample's arrays with a model's inputs.
+
+    Args:
+        found: the arrays by name.
+        signature: the model's inputs, batch axis included.
+        batched: the arrays carry the batch axis (items); otherwise they are one sample without it.
+        rename: array name to input name, where they differ.
+        targets: names of answers, which are left out without a word unless the model takes them.
+
+    >>> model = Signature("onnx", (InputSpec("x", ("batch", 3, 8, 8), "float32"),))
+    >>> result = fit({"x": ArrayInfo((8, 8, 3), "float64")}, model, batched=False)
+    >>> [problem.code for problem in result.problems]
+    ['input-layout', 'dtype-narrowed']
+    """
+    specs = {spec.name: spec for spec in signature.inputs}
+    moved = dict(rename or {})
+    keys = [key for key in found if key in specs or key in moved or key not in targets]
+    matching = match_names(
+        keys,
+        list(specs),
+        rename=moved,
+        alike=lambda key, name: _alike(found[key], specs[name], batched),
+        required=[spec.name for spec in signature.inputs if spec.required],
+        open_ended=signature.open_ended,
+    )
+    problems = _name_problems(matching, found, specs, signature)
+    pairs = dict(matching.pairs)
+    if signature.open_ended:
+        pairs.update({key: key for key in matching.extra if key not in matching.suggestions})
+    order = {name: place for place, name in enumerate(specs)}
+    steps, verdicts = [], []
+    for key, name in sorted(pairs.items(), key=lambda pair: order.get(pair[1], len(order))):
+        spec = specs.get(name) or InputSpec(name)
+        verdict = _judge(found[key], spec, batched)
+        cast = plan_cast(found[key].dtype, spec.dtype, image=_image_like(found[key], batched))
+        problems += _shape_problem(key, found[key], spec, verdict, batched)
+        if cast is not None and cast.code is not None:
+            problems.append(_problem(cast.code, f"input {name!r}: {cast.reason}", name))
+        steps.append(Step(key, name, verdict.rows, verdict.transpose, cast))
+        verdicts.append((key, spec, verdict))
+    problems += _axis_problems(found, steps, specs, batched)
+    rows, mixed = _rows(verdicts)
+    return Fit(tuple(problems + mixed), tuple(steps), rows, matching.suggestions)
+
+
+def _problem(code: str, message: str, name: str, fix: str | None = None) -> Problem:
+    return Problem(code, message, name, fix or FIT_CODES[code].fix)
+
+
+def _judge(info: ArrayInfo, spec: InputSpec, batched: bool) -> ShapeVerdict:
+    if spec.shape is None:
+        return ShapeVerdict()
+    return judge_item(info.shape, spec.shape) if batched else judge_sample(info.shape, spec.shape)
+
+
+def _alike(info: ArrayInfo, spec: InputSpec, batched: bool) -> bool:
+    """Whether an array could be an input: its shape fits, its dtype fits or widens without a word."""
+    cast = plan_cast(info.dtype, spec.dtype)
+    dtype_fits = cast is None or cast.code in (None, "dtype-narrowed")
+    return dtype_fits and _judge(info, spec, batched).code in (None, "batch-dimension")
+
+
+def _image_like(info: ArrayInfo, batched: bool) -> bool:
+    return len(info.shape) >= (3 if batched else 2)
+
+
+def _name_problems(
+    matching: Matching, found: Mapping[str, ArrayInfo], specs: Mapping[str, InputSpec], signature: Signature
+) -> list[Problem]:
+    problems = [_problem("rename-unknown", sentence, "rename") for sentence in matching.wrong]
+    for key in matching.by_looks:
+        name = matching.pairs[key]
+        problems.append(
+            _problem(
+                "input-renamed",
+                f"array {key!r} ({found[key]}) is taken for the input {name!r}: no other fits",
+                name,
+                f"save it as {name!r}, or confirm with rename={{{key!r}: {name!r}}}",
+            )
+        )
+    for key, name in matching.suggestions.items():
+        problems.append(
+            _problem(
+                "input-name",
+                f"the model's input is called {name!r}, the array {key!r}",
+                name,
+                f"rename={{{key!r}: {name!r}}}, or `--fix` for a renamed copy",
+            )
+        )
+    hinted = set(matching.suggestions.values())
+    for name in matching.missing:
+        if specs[name].required and name not in hinted:
+            there = ", ".join(f"{key} ({info})" for key, info in found.items()) or "nothing"
+            problems.append(_problem("input-missing", f"input {specs[name]} has no array; there are: {there}", name))
+    if not signature.open_ended:
+        for key in matching.extra:
+            if key not in matching.suggestions:
+                known = ", ".join(specs) or "none"
+                problems.append(_problem("input-extra", f"no input is called {key!r}; the model has: {known}", key))
+    return problems
+
+
+def _shape_problem(key: str, info: ArrayInfo, spec: InputSpec, verdict: ShapeVerdict, batched: bool) -> list[Problem]:
+    if verdict.code is None or spec.shape is None:
+        return []
+    axes = spec.shape if batched else sample_axes(spec.shape)
+    wanted = f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
+    whose = "" if batched else " without the batch axis"
+    message = f"input {spec.name!r}: expected {wanted}{whose}, found {list(info.shape)}"
+    if verdict.code == "batch-dimension":
+        if verdict.rows > 1:
+            message += f"; the first axis holds {verdict.rows} samples"
+        else:
+            message += "; the leading 1 is a batch axis"
+        fix = "DataLoader(..., batch_size=None): the items are batches already" if batched else None
+        return [_problem(verdict.code, message, spec.name, fix)]
+    if verdict.code == "input-layout":
+        order = verdict.transpose or ()
+        return [_problem(verdict.code, message, spec.name, f"{key}.transpose{order}: the channels stand elsewhere")]
+    return [_problem(verdict.code, message, spec.name)]
+
+
+def _axis_problems(
+    found: Mapping[str, ArrayInfo], steps: list[Step], specs: Mapping[str, InputSpec], batched: bool
+) -> list[Problem]:
+    """Named axes that would have two sizes at once."""
+    sizes: dict[str, tuple[int, str]] = {}
+    problems = []
+    for step in steps:
+        spec = specs.get(step.name)
+        if spec is None or spec.shape is None:
+            continue
+        axes: Axes = spec.shape if batched else sample_axes(spec.shape)
+        shape = found[step.key].shape[1:] if step.rows else found[step.key].shape
+        if step.transpose:
+            shape = tuple(shape[axis] for axis in step.transpose)
+        if len(shape) != len(axes):
+            continue
+        for axis, size in zip(axes, shape):
+            if not isinstance(axis, str):
+                continue
+            known, owner = sizes.setdefault(axis, (size, step.name))
+            if known != size:
+                text = f"axis {axis!r} is {known} in {owner!r} and {size} in {step.name!r}"
+                problems.append(_problem("axis-inconsistent", text, step.name))
+    return problems
+
+
+def _rows(verdicts: list[tuple[str, InputSpec, ShapeVerdict]]) -> tuple[int, list[Problem]]:
+    """How many samples the arrays hold together, and whether they disagree."""
+    told = {key: verdict.rows for key, spec, verdict in verdicts if spec.shape is not None}
+    rows = max(told.values(), default=0)
+    if rows > 1 and set(told.values()) != {rows}:
+        text = ", ".join(f"{key}: {count or 'none'}" for key, count in told.items())
+        return 1, [_problem("batch-mixed", f"the inputs hold different numbers of samples ({text})", "batch")]
+    return max(rows, 1), []

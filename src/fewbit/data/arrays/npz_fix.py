@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A repaired copy of a dataset of array files: input names, batch axis, layout and dtype as the model takes them.
+
+What only a person can decide stays as it is: unscaled pixels are not divided, integers are not made floats.
+Files that are fine are copied byte for byte; files nothing can mend are left out, each with its reason.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from fewbit.data.arrays.consistency import Layouts
+from fewbit.data.arrays.fit import Fit, Step
+from fewbit.data.arrays.npz_archive import Array
+from fewbit.data.arrays.npz_check import unit_rows
+from fewbit.data.arrays.npz_writer import write_npz
+from fewbit.data.arrays.sample_files import Listing, Unit
+from fewbit.data.arrays.sampling import Sampling
+from fewbit.data.arrays.values import VALUE_CODES, value_faults
+from fewbit.data.findings import Severity
+from fewbit.errors import DataError
+
+_MENDED = ("input-name", "input-layout")
+_LEFT_ALONE = ("dtype-unscaled", "dtype-integers")
+_FATAL_VALUES = frozenset(code for code, known in VALUE_CODES.items() if known.severity is Severity.ERROR)
+
+
+class NpzFix:
+    """One repair.
+
+    Args:
+        listing: the files.
+        sampling: how arrays become samples, with `follow` set.
+        out: the empty folder to fill.
+        vocab_size: how many token ids the model knows.
+    """
+
+    def __init__(self, listing: Listing, sampling: Sampling, out: Path, vocab_size: int | None = None):
+        self._listing, self._sampling, self._out, self._vocab_size = listing, sampling, out, vocab_size
+        self.changes: list[str] = []
+        self._odd: dict[str, tuple[str, str]] = {}
+
+    def run(self) -> list[str]:
+        """Write the copy and return what was changed, a line each."""
+        if self._sampling.signature is None:
+            self._odd = self._find_odd()
+        plans = {unit.name: self._look(unit) for unit in self._listing.units}
+        whole = all(not lines for lines in plans.values())
+        packed = self._sampling.stacked or any(part.size is not None for u in self._listing.units for part in u.parts)
+        for unit in self._listing.units:
+            lines = plans[unit.name]
+            if lines is None:
+                continue
+            if whole or (not lines and not packed):
+                self._copy(unit)
+            else:
+                self._write(unit, lines)
+        return self.changes
+
+    def _find_odd(self) -> dict[str, tuple[str, str]]:
+        layouts = Layouts()
+        for unit in self._listing.units:
+            found = unit.scan()
+            if found.fatal is None:
+                layouts.add(unit.name, found.infos, stacked=self._sampling.stacked)
+        return layouts.odd_ones()
+
+    def _look(self, unit: Unit) -> list[str] | None:
+        """What will change about a unit; nothing when it is fine, `None` when it has to be left out."""
+        found = unit.scan()
+        lines = [fault.what for fault in found.faults if fault.code == "member-not-array"]
+        try:
+            if found.fatal is not None:
+                raise found.fatal
+            if unit.name in self._odd:
+                raise DataError(self._odd[unit.name][1], code=self._odd[unit.name][0])
+            told = self._told(unit)
+            rows = self._sampling.rows(found.infos)
+            for row, arrays in enumerate(unit_rows(found, self._sampling, rows)):
+                odd = self._spoilt(self._sampling.shape(arrays, told, row))
+                if odd:
+                    if rows == 1:
+                        raise DataError(odd)
+                    lines.append(f"row {row} left out: {odd}")
+        except DataError as fault:
+            self.changes.append(f"{unit.name}: left out: {fault.what}")
+            return None
+        renamed = self._sampling.rename if told is None else {}
+        lines += [f"array {key!r} renamed to {renamed[key]!r}" for key in found.infos if key in renamed]
+        return lines + _steps_in_words(told)
+
+    def _told(self, unit: Unit) -> Fit | None:
+        told = self._sampling.fit(unit.scan().infos)
+        if told is None:
+            return None
+        for problem in told.errors:
+            if problem.code not in _MENDED:
+                raise DataError(problem.message, code=problem.code)
+        return replace(told, steps=tuple(_without_guesses(step) for step in told.steps))
+
+    def _spoilt(self, sample: dict[str, Array]) -> str | None:
+        faults = value_faults(sample, vocab_size=self._vocab_size)
+        return next((fault.message for fault in faults if fault.code in _FATAL_VALUES), None)
+
+    def _copy(self, unit: Unit) -> None:
+        for part in unit.parts:
+            name = unit.name if len(unit.parts) == 1 else Path(part.path).name
+            if part.size is not None:
+                name = _tar_name(unit.name)
+            target = self._out / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(part.path, target)
+
+    def _write(self, unit: Unit, lines: list[str]) -> None:
+        found, told = unit.scan(), self._told(unit)
+        rows = self._sampling.rows(found.infos)
+        stem = "samples" if len(unit.parts) > 1 else unit.name.rpartition(".")[0]
+        self.changes.extend(f"{unit.name}: {line}" for line in lines)
+        if rows > 1 or self._sampling.stacked:
+            self.changes.append(f"{unit.name}: split into {rows} samples")
+        for row, arrays in enumerate(unit_rows(found, self._sampling, rows)):
+            sample = self._sampling.shape(arrays, told, row)
+            if rows > 1 and self._spoilt(sample):
+                continue
+            target = self._out / (f"{stem}_{row:0{len(str(rows))}}.npz" if rows > 1 else f"{stem}.npz")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_npz(target, sample)
+
+
+def _without_guesses(step: Step) -> Step:
+    return replace(step, cast=None) if step.cast is not None and step.cast.code in _LEFT_ALONE else step
+
+
+def _steps_in_words(told: Fit | None) -> list[str]:
+    lines = []
+    for step in told.steps if told is not None else ():
+        if step.key != step.name:
+            lines.append(f"array {step.key!r} renamed to {step.name!r}")
+        if step.rows == 1:
+            lines.append(f"{step.name!r}: leading axis of size 1 removed")
+        if step.rows > 1:
+            lines.append(f"{step.name!r}: batch of {step.rows} split")
+        if step.transpose:
+            lines.append(f"{step.name!r}: axes moved to the order {step.transpose}")
+        if step.cast is not None:
+            lines.append(f"{step.name!r}: stored as {step.cast.wanted}")
+    if told is not None:
+        lines += [f"array {p.input!r} left out: {p.message}" for p in told.problems if p.code == "input-extra"]
+    return lines
+
+
+def _tar_name(name: str) -> str:
+    return name[: name.index(".tar/") + 4]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stretch of a file that can be read anywhere: a whole `.npz`, or one that lies inside a `.tar`."""
+
+from __future__ import annotations
+
+from io import FileIO
+
+_WHOLE = 64 << 10
+
+
+class Window:
+    """Bytes `start` to `start + size` of an open file; a small one is read at once, a large one piece by piece.
+
+    Args:
+        file: opened with `buffering=0`.
+        start: the first byte.
+        size: how many bytes belong to it.
+    """
+
+    __slots__ = ("_content", "_file", "_start", "size")
+
+    def __init__(self, file: FileIO, start: int, size: int):
+        self._file, self._start, self.size = file, start, size
+        self._content: bytes | None = None
+        if size <= _WHOLE:
+            self._content = self._fetch(0, size)
+            self.size = len(self._content)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes at an offset, fewer when the window ends before."""
+        if self._content is not None:
+            return self._content[offset : offset + size]
+        return self._fetch(offset, min(size, self.size - offset))
+
+    def _fetch(self, offset: int, size: int) -> bytes:
+        if size <= 0:
+            return b""
+        self._file.seek(self._start + offset)
+        data = self._file.read(size)
+        while len(data) < size:  # one system call gives at most 2 GiB
+            more = self._file.read(size - len(data))
+            if not more:
+                break
+            data += more
+        return data

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples and items: how many samples an item holds, cutting an item, making one item of several samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fewbit.data.kinds import comes_from
+from fewbit.data.tree import flatten, is_tensor, map_leaves
+from fewbit.errors import DataError
+
+
+def count_samples(item: Any) -> int:
+    """How many samples a model input holds: the leading axis that most of its tensors share.
+
+    A tensor whose leading axis differs is shared by the samples (a mask of shape `(1, 1, S, S)`); an input without
+    any tensor counts as one.
+
+    >>> count_samples({"ids": np.zeros((8, 5)), "mask": np.zeros((8, 5)), "bias": np.zeros((1, 5))})
+    8
+    """
+    sizes = Counter(leaf.shape[0] for _, leaf in flatten(item) if is_tensor(leaf) and len(leaf.shape))
+    return int(sizes.most_common(1)[0][0]) if sizes else 1
+
+
+def cut(item: Any, samples: int) -> Any:
+    """The first samples of an item; what its samples share stays whole.
+
+    >>> cut((np.arange(8), np.zeros((1, 2))), 3)[0]
+    array([0, 1, 2])
+    """
+    holds = count_samples(item)
+
+    def shorten(leaf: Any) -> Any:
+        return leaf[:samples] if is_tensor(leaf) and len(leaf.shape) and leaf.shape[0] == holds else leaf
+
+    return map_leaves(shorten, item)
+
+
+def stack(samples: Sequence[Mapping[str, Any]], first: int = 0) -> dict[str, Any]:
+    """Samples under the same names as one batch with a new leading axis.
+
+    Args:
+        samples: arrays or tensors by name, no batch axis.
+        first: the index of the first of them, for messages.
+    """
+    batch: dict[str, Any] = {}
+    for name in samples[0]:
+        values = [sample[name] for sample in samples]
+        shapes = [np.shape(value) for value in values]
+        odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if odd is not None:
+            raise DataError(
+                f"samples differ: {name!r} is {shapes[0]} in sample {first} and {shapes[odd]} in sample {first + odd}",
+                code="batch-ragged",
+                where=f"sample {first + odd}, field {name!r}",
+                expected="one shape in a batch",
+                try_="batch_size=1, or pad or resize in a transform_fn",
+            )
+        if comes_from(values[0], "torch.Tensor"):
+            import torch
+
+            batch[name] = torch.stack(values)
+        else:
+            batch[name] = np.stack([np.asarray(value) for value in values])
+    return batch

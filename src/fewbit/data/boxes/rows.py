@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a label file as numbers: one row is a class and then a box or an outline.
+
+    cls xc yc w h              five values: a box by its centre and size
+    cls x1 y1 x2 y2 x3 y3 …    seven or more, an odd count: a polygon
+
+Every row is decided by itself, so boxes and polygons may stand in one file, and a row that cannot be read
+costs that row and no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fewbit.data.boxes.fault import Decide, Fault
+from fewbit.data.findings import Code, Severity
+from fewbit.data.sample import Place
+
+CODES = {
+    "row-encoding": Code(
+        Severity.ERROR, "a label row holds bytes that are no text", "write the row again as UTF-8", "raise", ("drop",)
+    ),
+    "row-commas": Code(
+        Severity.ERROR,
+        "a label row is separated by commas",
+        "separate the values by spaces; `--fix` does it",
+        "raise",
+        ("repair", "drop"),
+    ),
+    "row-count": Code(
+        Severity.ERROR,
+        "a label row has a count of values that is neither a box nor a polygon",
+        "5 values are a box (cls xc yc w h), 7 or more and odd a polygon (cls x1 y1 … xn yn)",
+        "raise",
+        ("drop",),
+    ),
+    "row-number": Code(
+        Severity.ERROR, "a value of a label row is not a number", "correct or delete the row", "raise", ("drop",)
+    ),
+    "row-class": Code(
+        Severity.ERROR,
+        "the class of a label row is not a whole number from 0",
+        "write the class's number in `names`",
+        "raise",
+        ("drop",),
+    ),
+    "class-by-name": Code(
+        Severity.ERROR,
+        "the class of a label row is a name",
+        "write the class's number; `--fix` does it",
+        "raise",
+        ("repair", "drop"),
+    ),
+    "class-beyond": Code(
+        Severity.ERROR,
+        "the class of a label row has no name",
+        "correct the row, or add the class to `names`",
+        "raise",
+        ("drop", "keep"),
+    ),
+    "row-not-finite": Code(
+        Severity.WARN, "a label row holds NaN, an infinite or an absurd value", "delete the row", "drop", ("raise",)
+    ),
+}
+
+_LARGEST_CLASS = (1 << 31) - 1
+_LARGEST_VALUE = 1e9  # no image is that wide, and the geometry stays clear of overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a row is held against, and how its doubtful cases are read.
+
+    Args:
+        names: the class names, when known.
+        nc: the number of classes, when known.
+        one_based: classes are counted from 1 in the files.
+        oriented: rows of nine values are oriented boxes (True) or polygons (False); None: nobody has said.
+        pixels: how a box in pixels is read when it is repaired: `centre`, `corners` or `top-left`.
+        duplicate_digits: rows that agree to this many digits are duplicates; None: only equal rows.
+    """
+
+    names: tuple[str, ...] = ()
+    nc: int | None = None
+    one_based: bool = False
+    oriented: bool | None = None
+    pixels: str = "centre"
+    duplicate_digits: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One row as numbers: the class, then four (a box) or an even count of six or more (an outline)."""
+
+    line: int
+    text: str
+    cls: int
+    numbers: tuple[float, ...]
+    changed: bool = False
+
+
+def parse(content: bytes, path: str, rules: Rules, decide: Decide) -> Iterator[Values]:
+    """Every row of a label file that can be read; the others are told to `decide`.
+
+    >>> [values.numbers for values in parse(b"0 .5 .5 .2 .2\\n", "a.txt", Rules(), lambda fault: "drop")]
+    [(0.5, 0.5, 0.2, 0.2)]
+    """
+    offset = 0
+    for number, raw in enumerate(content.splitlines(keepends=True), start=1):
+        place = Place(path, line=number)
+        try:
+            text = raw.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            bad = offset + error.start
+            message = f"byte {raw[error.start]:#04x} is not UTF-8"
+            decide(Fault("row-encoding", message, replace(place, offset=bad)))
+        else:
+            values = parse_row(text, place, rules, decide) if text else None
+            if values is not None:
+                yield values
+        offset += len(raw)
+
+
+def parse_row(text: str, place: Place, rules: Rules, decide: Decide) -> Values | None:
+    """One row that is not blank, or `None` when it had to be dropped."""
+    written = text
+    if "," in text or ";" in text:
+        text = _without_commas(text)
+        message = f"the row is separated by commas: {_short(written)}"
+        if decide(Fault("row-commas", message, place, f"write it as {_short(text)}; `--fix` does it")) != "repair":
+            return None
+    words = text.split()
+    if not _count_is_right(len(words), place, decide):
+        return None
+    numbers = _numbers(words[1:], place, decide)
+    cls = None if numbers is None else _class(words[0], place, rules, decide)
+    if numbers is None or cls is None:
+        return None
+    changed = text is not written or (str(cls) != words[0] and _whole(words[0]) != cls)
+    return Values(place.line or 0, text, cls, numbers, changed)
+
+
+def _count_is_right(count: int, place: Place, decide: Decide) -> bool:
+    if count == 5 or (count >= 7 and count % 2 == 1):
+        return True
+    hint = {6: "; a sixth value may be a confidence, which labels do not have"}.get(count, "")
+    decide(Fault("row-count", f"the row has {count} values{hint}", place))
+    return False
+
+
+def _numbers(words: list[str], place: Place, decide: Decide) -> tuple[float, ...] | None:
+    try:
+        numbers = tuple(map(_number, words))
+    except ValueError as error:
+        decide(Fault("row-number", str(error), place))
+        return None
+    # One comparison for all three: NaN is never below anything.
+    wrong = [word for word, number in zip(words, numbers) if not abs(number) <= _LARGEST_VALUE]
+    if wrong:
+        decide(Fault("row-not-finite", f"{_short(wrong[0])} is no coordinate", place))
+        return None
+    return numbers
+
+
+def _number(word: str) -> float:
+    # Python reads "1_000" and Arabic digits as numbers; no labelling tool writes them.
+    if "_" in word or not word.isascii():
+        raise ValueError(f"{_short(word)} is not a number")
+    try:
+        return float(word)
+    except ValueError:
+        raise ValueError(f"{_short(word)} is not a number") from None
+
+
+def _class(word: str, place: Place, rules: Rules, decide: Decide) -> int | None:
+    cls = _whole(word)
+    if cls is None and word in rules.names:
+        number = rules.names.index(word)
+        fault = Fault("class-by-name", f"the class is {_short(word)}, which is class {number}", place)
+        return number if decide(fault) == "repair" else None
+    if cls is None:
+        decide(Fault("row-class", f"the class is {_short(word)}, not a whole number from 0", place))
+        return None
+    cls -= rules.one_based
+    if cls < 0:
+        decide(Fault("row-class", "the class is 0, but classes are said to count from 1", place))
+        return None
+    if rules.nc is not None and cls >= rules.nc:
+        message = f"class {cls}, but there are {rules.nc} classes, 0 to {rules.nc - 1}"
+        if decide(Fault("class-beyond", message, place)) != "keep":
+            return None
+    return cls
+
+
+def _whole(word: str) -> int | None:
+    """A class number, also when a spreadsheet has made it "3.0"."""
+    try:
+        number = _number(word)
+    except ValueError:
+        return None
+    return int(number) if 0 <= number <= _LARGEST_CLASS and number == int(number) else None
+
+
+def _without_commas(text: str) -> str:
+    # Five or more words whose commas all stand between digits: decimal commas, not separators.
+    decimal = re.search(r"(?<!\d)[,;]|[,;](?!\d)|;", text) is None and len(text.split()) >= 5
+    return text.replace(",", ".") if decimal else " ".join(re.split(r"[,;\s]+", text.strip(",; \t")))
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole dataset looked at: every fault into a report, and what can only be judged over all label files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from fewbit.data.boxes import background, pictures
+from fewbit.data.boxes.fault import Decide, Fault, reporting
+from fewbit.data.boxes.finder import Item
+from fewbit.data.boxes.labels import Labels, SizeOf, read_labels
+from fewbit.data.boxes.layout import Layout
+from fewbit.data.boxes.pictures import Pictures
+from fewbit.data.boxes.pixels import READINGS
+from fewbit.data.boxes.reading import DETECTION, SEGMENTATION
+from fewbit.data.boxes.rows import Rules
+from fewbit.data.findings import Code, DataReport, Severity
+from fewbit.data.images.decode import ImageFault, image_size
+from fewbit.data.sample import Place
+
+CODES = {
+    "labels-all-empty": Code(
+        Severity.WARN, "no label file has a row that can be used", "look whether labels were lost"
+    ),
+    "classes-from-one": Code(
+        Severity.WARN,
+        "no row has class 0: the classes may be counted from 1",
+        "if so, open with one_based=True, or let `--fix` count from 0",
+    ),
+    "maybe-oriented": Code(
+        Severity.WARN,
+        "every polygon has four points: these may be oriented boxes",
+        "say which: oriented=True (boxes at an angle) or oriented=False (polygons)",
+    ),
+    "no-polygons": Code(
+        Severity.WARN, "segmentation was asked for, but every row is a box", "masks will be filled rectangles"
+    ),
+}
+
+_SAMPLES = 3
+
+
+@dataclass
+class Survey:
+    """What all label files say together.
+
+    Args:
+        classes: how many objects each class has, also those beyond `nc`.
+        boxes, polygons, nine: how many rows are boxes, polygons, polygons of four points.
+        readings: the ways to read pixels that fit every row in pixels; `None`: no row was in pixels.
+        unreadable: names of images whose label file cannot be read.
+        pictures: what was seen of the images.
+    """
+
+    classes: Counter[int] = field(default_factory=Counter)
+    boxes: int = 0
+    polygons: int = 0
+    nine: int = 0
+    empty: int = 0
+    readings: set[str] | None = None
+    unreadable: set[str] = field(default_factory=set)
+    pictures: Pictures = field(default_factory=Pictures)
+    nine_at: Place | None = None
+
+    @property
+    def one_based(self) -> bool:
+        """No object has class 0."""
+        return bool(self.classes) and min(self.classes) >= 1
+
+    def add(self, item: Item, labels: Labels) -> None:
+        """Take in one label file."""
+        self.classes.update(shape.cls for shape in labels.shapes)
+        self.boxes += sum(shape.polygon is None for shape in labels.shapes)
+        self.polygons += labels.outlines
+        self.nine += labels.nine
+        self.empty += labels.empty
+        if labels.nine and self.nine_at is None:
+            self.nine_at = Place(item.label.name)
+        if labels.readings is not None:
+            self.readings = labels.readings & (set(READINGS) if self.readings is None else self.readings)
+        if labels.unreadable:
+            self.unreadable.add(item.image.name)
+
+
+def survey(
+    layout: Layout, report: DataReport, rules: Rules, task: str | None, *, quick: bool, workers: int = 1
+) -> Survey:
+    """Report every fault of a dataset and say what was understood of it."""
+    decide = reporting(report)
+    for fault in [*layout.faults, *background.missing_labels(layout)]:
+        decide(fault)
+    seen = Survey()
+    for item in report.progress.track(layout.items, total=len(layout.items), label="label files"):
+        if item.labelled:
+            labels = read_labels(item.label, rules, _keeping_classes(decide), size_of(item))
+            if labels.empty:
+                report.add("label-empty", f"{item.label.name} is empty", Place(item.image.name))
+            seen.add(item, labels)
+            _show(item, labels, layout, report)
+    seen.pictures = pictures.check_pictures(layout.items, report, quick=quick, workers=workers)
+    _judge(layout, seen, report, rules, task)
+    report.understood.update(_understood(layout, seen, rules, task))
+    return seen
+
+
+def size_of(item: Item) -> SizeOf:
+    """Asks an item's image for its size; `None` when the image cannot say."""
+
+    def ask() -> tuple[int, int] | None:
+        try:
+            return image_size(item.image.path)
+        except ImageFault:
+            return None
+
+    return ask
+
+
+def _keeping_classes(decide: Decide) -> Decide:
+    # A class beyond the names is reported, but still counts when the classes are looked at together.
+    def deciding(fault: Fault) -> str:
+        action = decide(fault)
+        return "keep" if fault.code == "class-beyond" else action
+
+    return deciding
+
+
+def _judge(layout: Layout, seen: Survey, report: DataReport, rules: Rules, task: str | None) -> None:
+    files = sum(item.labelled for item in layout.items)
+    if files and not seen.classes:
+        report.add("labels-all-empty", f"none of the {files} label files has a row that can be used", Place("."))
+    if seen.one_based and not rules.one_based:
+        span = f"classes run from {min(seen.classes)} to {max(seen.classes)}"
+        known = f", and there are {layout.nc} names" if layout.nc else ""
+        report.add("classes-from-one", span + known, Place("."))
+    if seen.polygons and seen.nine == seen.polygons and rules.oriented is None:
+        message = f"all {seen.nine} rows that are not boxes have nine values"
+        report.add("maybe-oriented", message, seen.nine_at)
+    if task == SEGMENTATION and not seen.polygons and seen.boxes:
+        report.add("no-polygons", f"all {seen.boxes} rows are boxes", Place("."))
+
+
+def _understood(layout: Layout, seen: Survey, rules: Rules, task: str | None) -> dict[str, Any]:
+    outlines = seen.polygons - (seen.nine if rules.oriented else 0)
+    widths, heights = zip(*seen.pictures.sizes) if seen.pictures.sizes else ((), ())
+    names = dict(enumerate(layout.names))
+    return {
+        "task": task or (SEGMENTATION if outlines else DETECTION),
+        "layout": layout.found.kind,
+        "splits": layout.splits,
+        "classes": list(layout.names) or None,
+        "nc": layout.nc,
+        "images": len(layout.items),
+        "objects": {names.get(cls, str(cls)): count for cls, count in sorted(seen.classes.items())},
+        "boxes": seen.boxes,
+        "polygons": seen.polygons,
+        "background": {"label_missing": sum(not item.labelled for item in layout.items), "label_empty": seen.empty},
+        "width": [min(widths), max(widths)] if widths else None,
+        "height": [min(heights), max(heights)] if heights else None,
+    }
+
+
+def _show(item: Item, labels: Labels, layout: Layout, report: DataReport) -> None:
+    if len(report.samples) >= _SAMPLES or not labels.shapes:
+        return
+    names = dict(enumerate(layout.names))
+    first = labels.shapes[0]
+    report.samples.append(
+        {
+            "image": item.image.name,
+            "label": item.label.name,
+            "objects": ", ".join(names.get(shape.cls, str(shape.cls)) for shape in labels.shapes[:8]),
+            "first box": " ".join(f"{value:.4g}" for value in first.box),
+        }
+    )

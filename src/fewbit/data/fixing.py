@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fix_dataset`: a repaired copy of a dataset, somewhere else."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fewbit.data.detect import find_format
+from fewbit.data.opening import as_path, check_options
+from fewbit.data.signature import read_signature
+from fewbit.errors import UsageError
+
+
+def fix_dataset(
+    path: str | Path,
+    out: str | Path,
+    *,
+    format: str | None = None,
+    task: str | None = None,
+    model: Any = None,
+    **options: Any,
+) -> list[str]:
+    """Write a repaired copy into a new folder and return what was changed, a line each; the source is never touched.
+
+    The copy is made beside its place and moved there when it is whole, so an interrupt leaves nothing behind.
+
+    Args:
+        path: the dataset.
+        out: a folder that is not there yet, or is empty, outside the dataset.
+        format: as in `check_dataset`, like `task`, `model` and the format's own options.
+    """
+    source, target = as_path(path), Path(out).expanduser().resolve()
+    name, member, _ = find_format(source, format)
+    if not hasattr(member, "fix"):
+        raise UsageError(f"the format {name!r} cannot write a repaired copy", where=source)
+    check_options(member.fix, options, name)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is there already and not empty", where="--fix", expected="a new or empty folder")
+    root = source.resolve() if source.is_dir() else source.resolve().parent
+    if target == root or (source.is_dir() and root in target.parents):
+        raise UsageError(f"{target} lies inside the dataset", where="--fix", expected="a folder outside of it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    workshop = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        signature = None if model is None else read_signature(model)
+        changes: list[str] = member.fix(source, workshop, task=task, signature=signature, **options)
+        workshop.chmod(0o755)  # mkdtemp makes a folder only its owner can enter
+        workshop.replace(target)
+    except BaseException:
+        shutil.rmtree(workshop, ignore_errors=True)
+        raise
+    return changes

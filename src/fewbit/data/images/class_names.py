@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is odd about the classes of an image folder: their names, and which split has which."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fewbit.data.findings import Code, Severity
+from fewbit.data.images.layout import Layout
+
+CODES = {
+    "class-unseen-in-train": Code(
+        Severity.ERROR,
+        "a class of another split has no image in train",
+        "add training images, correct the folder's name, or remove the class",
+        policy="raise",
+        policies=("drop", "keep"),
+    ),
+    "class-unknown": Code(
+        Severity.ERROR,
+        "a class folder is not among the classes that were given",
+        "correct the folder's name, or add it to classes=",
+        policy="raise",
+        policies=("drop",),
+    ),
+    "class-missing-in-split": Code(
+        Severity.INFO, "a class of train has no image in another split", "nothing, if that is intended"
+    ),
+    "class-empty": Code(
+        Severity.WARN, "a class folder holds no image; the class keeps its index", "fill the folder or remove it"
+    ),
+    "class-numeric": Code(
+        Severity.WARN,
+        "class names are numbers that differ from the class's index",
+        "sorted as text, '10' comes before '2': use facts['classes'], or pad the names with zeros",
+    ),
+    "class-collision": Code(
+        Severity.WARN,
+        "class names differ only in case or in how an accent is written",
+        "rename one; on a Mac or on Windows they are the same folder",
+    ),
+    "one-class": Code(
+        Severity.WARN, "there is only one class folder", "open the folder that holds the classes themselves"
+    ),
+}
+
+
+def examine_classes(layout: Layout, classes: Sequence[str]) -> None:
+    """Add what is odd about the classes to the layout's faults.
+
+    Args:
+        layout: the folder's layout.
+        classes: the class names in the order of their indices.
+    """
+    _names(layout, classes)
+    known = set(classes)
+    trained = {name for name, entries in layout.images.get("train", {}).items() if entries}
+    for split, members in layout.images.items():
+        path = "" if split == "all" else f"{split}/"
+        for name, entries in members.items():
+            if name not in known:
+                layout.fault("class-unknown", f"{name!r} is not among the {len(classes)} given classes", path + name)
+            elif not entries:
+                layout.fault("class-empty", f"the class {name!r} has no image here", path + name)
+            elif trained and name not in trained:
+                message = f"{len(entries):,} images of the class {name!r}, of which train has none"
+                layout.fault("class-unseen-in-train", message, path + name)
+        if trained and split != "train":
+            for name in sorted(trained - set(members)):
+                layout.fault("class-missing-in-split", f"no image of the class {name!r}", split)
+
+
+def _names(layout: Layout, classes: Sequence[str]) -> None:
+    numeric = [name for name in classes if name.isdecimal()]
+    moved = [name for name in numeric if classes.index(name) != int(name)] if len(numeric) < 10_000 else numeric
+    if moved and len(numeric) == len(classes):
+        message = f"the class named {moved[0]!r} has the index {classes.index(moved[0])}"
+        layout.fault("class-numeric", f"{message} ({len(moved)} such classes)")
+    alike: dict[str, set[str]] = defaultdict(set)
+    for name in classes:
+        alike[name.casefold()].update(layout.spellings.get(name, {name}))
+    for spelled in alike.values():
+        if len(spelled) > 1:
+            message = f"{' and '.join(ascii(name) for name in sorted(spelled))} are one name to other systems"
+            layout.fault("class-collision", message, sorted(spelled)[0])
+    if len(classes) == 1 and any(any(members.values()) for members in layout.images.values()):
+        nested = {entry.name.rsplit("/", 1)[0] for _, _, entry in layout.all_images()}
+        hint = f", and its images lie in {len(nested)} folders below it" if len(nested) > 1 else ""
+        layout.fault("one-class", f"the only class is {classes[0]!r}{hint}")

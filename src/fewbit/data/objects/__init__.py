@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python objects as sources: loaders, columns, arrays, sequences, iterables, generators."""

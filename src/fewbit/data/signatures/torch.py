@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch: an `nn.Module` (names from `forward`), an `ExportedProgram` or a `.pt2` file (shapes and dtypes too)."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewbit.data.signature import InputSpec, Signature
+from fewbit.data.signatures._items import ANSWERS, too_many, without_answers
+from fewbit.data.signatures._items import drops_labels as drops_labels
+from fewbit.data.tree import map_leaves
+from fewbit.errors import DataError, require
+
+_WRAPPERS = ("module", "_orig_mod")
+
+
+def accepts(model: object) -> bool:
+    """Whether this is a PyTorch model, by its suffix or the names of its base classes; torch is not imported."""
+    if isinstance(model, str | Path):
+        return str(model).lower().endswith(".pt2")
+    names = {f"{base.__module__}.{base.__name__}" for base in type(model).__mro__}
+    return bool(names & {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"})
+
+
+def read(model: Any) -> Signature:
+    """The parameters of `forward`, or the inputs of an exported graph.
+
+    Raises:
+        DataError: a `.pt2` file that cannot be read.
+    """
+    if isinstance(model, str | Path):
+        return _of_program(_load(Path(model).expanduser()), str(model))
+    if hasattr(model, "graph_signature"):
+        return _of_program(model, "ExportedProgram")
+    return _of_module(model)
+
+
+def feed(named: dict[str, Any], signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A batch as `model(*args, **kwargs)` takes it: by name, except where a model insists on places."""
+    dtypes = {spec.name: spec.dtype for spec in signature.inputs}
+    order = [name for name in signature.names if name in named]
+    order += [name for name in named if name not in dtypes and (signature.open_ended or not dtypes)]
+    tensors = {name: _tensor(named[name], dtypes.get(name)) for name in order}
+    by_place = order[: signature.positional]
+    args = tuple(tensors.pop(name) for name in by_place)
+    return args, tensors
+
+
+def feed_item(item: Any, signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A user's own model input as `(args, kwargs)`.
+
+    A mapping goes by name when its names are parameters of `forward`, else whole to a model that takes one thing.
+
+    Raises:
+        DataError: more values than inputs, or names the model does not have.
+    """
+    if drops_labels(item, signature):
+        item = item[0]
+    if isinstance(item, Mapping):
+        return _mapping(item, signature)
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], tuple) and isinstance(item[1], dict):
+        args, kwargs = map_leaves(_tensor, item)
+        return args, kwargs
+    if isinstance(item, tuple) or (isinstance(item, list) and (len(signature.inputs) != 1 or len(item) == 1)):
+        if len(item) > len(signature.inputs) and not signature.open_ended:
+            raise too_many(len(item), signature)
+        return tuple(map_leaves(_tensor, value) for value in item), {}
+    return (map_leaves(_tensor, item),), {}
+
+
+def _mapping(item: Mapping[str, Any], signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    unknown = [name for name in item if name not in signature.names and name not in ANSWERS]
+    required = sum(spec.required for spec in signature.inputs)
+    if unknown and not signature.open_ended and (len(signature.inputs) == 1 or required == 1):
+        return (map_leaves(_tensor, item),), {}
+    named = {name: map_leaves(_tensor, value) for name, value in without_answers(item, signature).items()}
+    args = tuple(named.pop(name) for name in signature.names[: signature.positional] if name in named)
+    return args, named
+
+
+def _of_module(model: Any) -> Signature:
+    source = type(model).__name__
+    signature = _forward(_unwrapped(model))
+    if isinstance(signature, tuple):
+        return Signature("torch", signature, source=source)
+    inputs, positional, by_place, open_ended = [], 0, False, False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            by_place = True
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            open_ended = True
+        else:
+            inputs.append(InputSpec(parameter.name, required=parameter.default is parameter.empty))
+            positional += parameter.kind is parameter.POSITIONAL_ONLY
+    if by_place and not open_ended:
+        positional, open_ended = sys.maxsize, True
+    return Signature("torch", tuple(inputs), open_ended, positional, source)
+
+
+def _unwrapped(model: Any) -> Any:
+    """The module that DataParallel, DistributedDataParallel or `torch.compile` stand before."""
+    while _only_passes_on(_forward(model)):
+        inner = next((model._modules[name] for name in _WRAPPERS if name in model._modules), None)
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def _forward(model: Any) -> inspect.Signature | tuple[InputSpec, ...]:
+    schema = getattr(model.forward, "schema", None)  # a scripted module keeps its parameters there
+    if schema is not None:
+        rest = schema.arguments[1:]
+        return tuple(InputSpec(argument.name, required=not argument.has_default_value()) for argument in rest)
+    return inspect.signature(model.forward)
+
+
+def _only_passes_on(signature: inspect.Signature | tuple[InputSpec, ...]) -> bool:
+    """Whether `forward` is `(*args, **kwargs)`, as that of DataParallel and of compiled modules."""
+    if isinstance(signature, tuple):
+        return False
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return bool(kinds) and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+
+def _of_program(program: Any, source: str) -> Signature:
+    wanted = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = tuple(_of_node(name, nodes[name].meta.get("val")) for name in wanted)
+    _, kwargs = program.call_spec.in_spec.children()
+    names = list(kwargs.context or ())
+    positional = len(inputs) - kwargs.num_leaves
+    if len(names) == kwargs.num_leaves:  # flat keyword inputs are called by their own names
+        renamed = [InputSpec(name, spec.shape, spec.dtype) for name, spec in zip(names, inputs[positional:])]
+        inputs = (*inputs[:positional], *renamed)
+    return Signature("torch", inputs, positional=positional, source=source)
+
+
+def _of_node(name: str, value: Any) -> InputSpec:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return InputSpec(name)
+    shape = tuple(int(axis) if isinstance(axis, int) else str(axis) for axis in value.shape)
+    return InputSpec(name, shape, str(value.dtype).removeprefix("torch."))
+
+
+def _load(path: Path) -> Any:
+    torch = require("torch", extra="torch", purpose="reading a .pt2 file")
+    try:
+        return torch.export.load(str(path))
+    except Exception as error:  # whatever a damaged archive makes torch raise
+        raise DataError(
+            f"the model cannot be read: {str(error)[:200] or type(error).__name__}",
+            code="model-unreadable",
+            where=path,
+            expected="a file that torch.export.save wrote",
+            try_="export it again with this version of torch",
+        ) from error
+
+
+def _tensor(value: Any, dtype: str | None = None) -> Any:
+    """An array as a tensor that shares its memory where it can; anything else as it is."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUS":
+        torch = require("torch", extra="torch", purpose="feeding a PyTorch model")
+        array = np.asarray(value)
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
+        if not array.dtype.isnative or not array.flags.writeable or min(array.strides, default=0) < 0:
+            array = np.array(array, dtype=array.dtype.newbyteorder("="))
+        value = torch.from_numpy(array)
+    if dtype == "bfloat16" and str(getattr(value, "dtype", "")) == "torch.float32":
+        return value.bfloat16()
+    return value

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every fault the rows of a table can have."""
+
+from __future__ import annotations
+
+from fewbit.data import walk
+from fewbit.data.findings import Code, Severity
+
+_ERROR, _WARN, _INFO = Severity.ERROR, Severity.WARN, Severity.INFO
+_DROP = ("drop",)
+
+FILE = {
+    **walk.CODES,
+    "no-files": Code(_ERROR, "no file of rows was found", "point at a .jsonl, .json, .csv or .parquet file", "raise"),
+    "no-rows": Code(_ERROR, "there is not one row", "check how the file was written"),
+    "empty-file": Code(_WARN, "a file holds no row", "remove it, or write it again"),
+    "bad-compression": Code(_ERROR, "packed data is damaged or cut off", "fetch the file again", "raise", _DROP),
+    "expansion-bomb": Code(
+        _ERROR, "a packed file grows beyond reason", "unpack and inspect it yourself", "raise", _DROP
+    ),
+    "truncated-file": Code(_ERROR, "the file ends too early", "fetch the file again", "raise", _DROP),
+    "trailing-data": Code(
+        _ERROR, "text goes on after the data's end", "one array a file, or one row a line", "raise", _DROP
+    ),
+    "bad-parquet": Code(_ERROR, "not a readable parquet file", "write it again", "raise", _DROP),
+    "not-lines": Code(_INFO, "named as lines, but is an array or the like", "rename it to .json"),
+    "not-rows": Code(_WARN, "one object over many lines, taken as a single row", "an array, or one object a line"),
+    "ignored-file": Code(_INFO, "a file beside the rows is not read", "name a single file to read just that"),
+    "several-kinds": Code(_WARN, "the folder mixes kinds of files", "keep one kind, or the same rows may count twice"),
+    "several-splits": Code(_WARN, "a file name speaks of more than one split", "keep one of the words in the name"),
+}
+
+ROW = {
+    "bad-encoding": Code(
+        _ERROR,
+        "bytes that are not in the text's encoding",
+        "save it as UTF-8, or pass `encoding=` ('cp1252' is the usual one)",
+        "raise",
+        ("drop", "repair"),
+    ),
+    "nul-byte": Code(
+        _ERROR, "NUL bytes in the text", "a copy was interrupted, or it is UTF-16: `encoding=`", "raise", _DROP
+    ),
+    "mark-inside": Code(
+        _WARN, "a byte-order mark inside the text", "join files without their marks", "repair", ("raise",)
+    ),
+    "row-too-long": Code(
+        _ERROR, "a row too long to be held", "one row a line; is this the right file?", "raise", _DROP
+    ),
+    "too-deep": Code(_ERROR, "a value nested too deep", "flatten it", "raise", _DROP),
+    "bad-json": Code(_ERROR, "a row is not JSON", "mend the row, or policy={'bad-json': 'drop'}", "raise", _DROP),
+    "truncated-row": Code(
+        _ERROR, "the file ends inside a row", "fetch the file again, or drop the row", "raise", _DROP
+    ),
+    "not-an-object": Code(
+        _ERROR, "a row is not an object", 'write {"text": …} instead of the bare value', "raise", _DROP
+    ),
+    "duplicate-key": Code(_ERROR, "a key stands twice in one object", "keep one of the two", "raise", ("drop", "keep")),
+    "not-finite": Code(_WARN, "NaN or Infinity, which JSON does not have", "write null", "keep", ("raise", "drop")),
+    "lone-surrogate": Code(_ERROR, "half a character", "write the text again as UTF-8", "raise", ("drop", "repair")),
+}
+
+MEANING = {
+    "mixed-types": Code(
+        _WARN,
+        "a column holds values of different types",
+        "make them alike, or policy={'mixed-types': 'repair'} to cast them",
+        "keep",
+        ("raise", "repair"),
+    ),
+    "many-columns": Code(_WARN, "more columns than a table has", "are keys used as data? Put them into a list"),
+    "duplicate-row": Code(_WARN, "rows that repeat another row", "remove the copies"),
+    "split-leak": Code(_WARN, "a row stands in two splits", "remove it from one of them"),
+    "bad-message": Code(
+        _ERROR, "a chat message that has no role or content", "{'role': …, 'content': …}", "raise", ("drop", "keep")
+    ),
+    "unknown-role": Code(_WARN, "a chat role nobody knows", "system, user, assistant or tool"),
+    "no-label": Code(_ERROR, "no column holds the labels", "name it: label='…'", "raise"),
+    "bad-label": Code(_ERROR, "a value cannot be a class", "a name, or a whole number", "raise", _DROP),
+    "unseen-label": Code(
+        _ERROR, "a label that train does not have", "move such rows to train, or remove them", "raise", ("drop", "keep")
+    ),
+    "labels-remapped": Code(_WARN, "labels are not 0 … n-1 and get new numbers", "the order is in facts['classes']"),
+    "labels-mixed": Code(_WARN, "labels of different types, compared as text", "write them all alike"),
+    "unlabeled": Code(_INFO, "rows without a label; their label is -1", "label them, or leave them out of training"),
+}

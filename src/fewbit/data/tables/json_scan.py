@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows as the elements of one JSON array, or as values one after another: in order, or into an index.
+
+Each element is later parsed on its own, so a fault inside one stays inside it, and no more than one is ever
+held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from fewbit.data import limits
+from fewbit.data.tables.index import Index
+from fewbit.data.tables.json_structure import Cursor, Frame
+from fewbit.data.tables.record import Record
+from fewbit.data.tables.table import Fault
+
+
+def records(chunks: Iterable[bytes], frame: Frame) -> Iterator[Record | Fault]:
+    """Every element in order, in memory bounded by `limits.ROW_BYTES`; last a fault when the array is not whole."""
+    cursor = Cursor(frame)
+    held: list[bytes] = []  # the beginning of an element whose end has not come yet
+    size, start, line, end = 0, frame.begin, frame.line, frame.begin
+    skip = frame.empty
+    for chunk, base in _pieces(chunks, frame.begin):
+        end = base + len(chunk)
+        done = cursor.array_closed and frame.depth > 0
+        cuts = cursor.cut(chunk, base)
+        if done:
+            continue
+        low = base
+        for stop, after in zip(cuts.ends.tolist(), cuts.starts.tolist()):
+            size += stop - low
+            raw = b"".join([*held, chunk[low - base : stop - base]]) if size <= limits.ROW_BYTES else None
+            if not skip:
+                yield Record(raw, line, start)
+            line += chunk.count(b"\n", max(0, low - base), after - base) + sum(piece.count(b"\n") for piece in held)
+            held, size, start, low, skip = [], 0, after, after, False
+        rest = chunk[low - base :]
+        size += len(rest)
+        held.append(rest)
+        if size > limits.ROW_BYTES:
+            line += sum(piece.count(b"\n") for piece in held)
+            held = []
+    if not cursor.array_closed or frame.depth == 0:
+        if size > limits.ROW_BYTES:
+            yield Record(None, line, start)
+        elif (raw := b"".join(held)).strip():
+            yield Record(raw, line, start)
+    fault = tail_fault(cursor, end)
+    if fault is not None:
+        yield fault
+
+
+def offsets(chunks: Iterable[bytes], frame: Frame) -> Index:
+    """Where each element of `records` begins, and on which line.
+
+    Row `i` is the text from `offsets[i]` to `offsets[i + 1]`, less one byte (the comma) inside an array.
+    """
+    cursor = Cursor(frame)
+    starts, lines = [np.array([frame.begin])], [np.array([frame.line])]
+    line, end, text = frame.line, frame.begin, False
+    for chunk, base in _pieces(chunks, frame.begin):
+        end = base + len(chunk)
+        cuts = cursor.cut(chunk, base)
+        breaks = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == 10)
+        if len(cuts.starts):
+            starts.append(cuts.starts)
+            lines.append(line + np.searchsorted(breaks, cuts.starts - base))
+            text = False
+        text = text or bool(chunk[int(starts[-1][-1]) - base if len(cuts.starts) else 0 :].strip())
+        line += len(breaks)
+    if text and (frame.depth == 0 or not cursor.array_closed):
+        starts.append(np.array([end + (frame.depth > 0)]))  # the byte of the comma that never came
+        lines.append(np.array([line]))
+    first = int(frame.empty)
+    found = [np.concatenate(part).astype(np.uint64)[first:] for part in (starts, lines)]
+    return Index(found[0], found[1], tail_fault(cursor, end))
+
+
+def tail_fault(cursor: Cursor, end: int) -> Fault | None:
+    """What is wrong with the text behind the last element."""
+    if cursor.frame.depth == 0:
+        return None
+    if cursor.garbage is not None:
+        return Fault("trailing-data", "the text goes on after the end of the array", offset=cursor.garbage)
+    if cursor.after is None:
+        message = f"the array that begins at byte {cursor.frame.begin - 1} is never closed"
+        return Fault("truncated-file", message, offset=end)
+    return None
+
+
+def _pieces(chunks: Iterable[bytes], begin: int) -> Iterator[tuple[bytes, int]]:
+    offset = 0
+    for chunk in chunks:
+        if offset + len(chunk) > begin:
+            skip = max(0, begin - offset)
+            yield chunk[skip:], offset + skip
+        offset += len(chunk)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a JSON text is lines, one array, an object around an array, or values one after another.
+
+Decided on the first kilobytes: the first byte that is no space, and where the first value ends. The name of the
+file has no say: people call all of these `.json`, and some of them `.jsonl`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import orjson
+
+from fewbit.data.tables.json_structure import Frame
+
+ENOUGH = 1 << 22
+"""How much of a text is read at most to tell what it is."""
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a JSON text is.
+
+    Args:
+        kind: `lines`, `array`, `data` (an object around the array), `values` (one after another), `object` (a
+            single one over many lines), or `unclear` when more of the text is needed.
+        frame: where the elements lie, for the kinds that are not lines.
+    """
+
+    kind: str
+    frame: Frame | None = None
+
+
+def sniff(head: bytes, whole: bool) -> Shape:
+    """What a text is by its beginning.
+
+    Args:
+        head: the first bytes of the text.
+        whole: whether that is all of it.
+
+    >>> sniff(b'[{"a": 1}]', True).kind, sniff(b'{"a": 1}\\n{"a": 2}\\n', True).kind
+    ('array', 'lines')
+    >>> sniff(b'{"version": 2, "data": [{"a": 1}]}', True).frame
+    Frame(begin=24, depth=2, line=1, empty=False)
+    """
+    body = head.lstrip(b" \t\r\n")
+    start = len(head) - len(body)
+    if body.startswith(b"["):
+        return Shape("array", _frame(head, start + 1, 1))
+    if not body.startswith(b"{"):
+        return Shape("lines")
+    end, data = _first_object(head, start)
+    holds = data is not None and _holds_objects(head, data)
+    if end is None:  # the first value is longer than what was read, or never ends
+        if not whole and len(head) < ENOUGH:
+            return Shape("unclear")
+        return Shape("data", _frame(head, data, 2)) if data is not None and holds else Shape("lines")
+    value, alone = head[start:end], whole and not head[end:].strip()
+    if alone and data is not None and holds:
+        return Shape("data", _frame(head, data, 2))
+    if (b"\n" in value or b"\r" in value) and _is_json(value):
+        return Shape("object" if alone else "values", Frame(0, 0))
+    return Shape("lines")
+
+
+def _first_object(head: bytes, start: int) -> tuple[int | None, int | None]:
+    """Where the first object ends, and where the array under its own key `data` begins, if seen."""
+    depth, data, last, key = 0, None, b"", b""
+    for token in _TOKEN.finditer(head, start):
+        text = token.group()
+        if text in (b"{", b"["):
+            if text == b"[" and depth == 1 and last == b":" and key == b'"data"' and data is None:
+                data = token.end()
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                return token.end(), data
+        elif text == b":":
+            key = last
+        last = text
+    return None, data
+
+
+def _holds_objects(head: bytes, at: int) -> bool:
+    return head[at:].lstrip()[:1] in (b"{", b"]")
+
+
+def _frame(head: bytes, begin: int, depth: int) -> Frame:
+    empty = head[begin:].lstrip()[:1] == b"]"
+    return Frame(begin, depth, 1 + head.count(b"\n", 0, begin), empty)
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return False
+    return True

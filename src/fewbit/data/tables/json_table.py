@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON files as tables: lines, one array, `{"data": [...]}`, or values one after another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fewbit.data import limits
+from fewbit.data.tables import json_scan, json_value, lines, plain
+from fewbit.data.tables.broken import Broken
+from fewbit.data.tables.index import Index, stored
+from fewbit.data.tables.json_sniff import ENOUGH, Shape, sniff
+from fewbit.data.tables.record import Record
+from fewbit.data.tables.table import Fault, Row, Table
+
+_WORDS = {"array": "one array", "data": 'an object with the rows under "data"', "values": "objects over many lines"}
+
+
+class _Text:
+    """Pieces of text that end early instead of raising, and remember why."""
+
+    def __init__(self, chunks: Iterator[bytes]):
+        self.chunks = chunks
+        self.fault: Fault | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self.chunks
+        except Broken as broken:
+            self.fault = broken.fault
+
+
+def _tail_row(fault: Fault) -> Row:
+    return Row(None, fault.line, (fault,))
+
+
+class JsonTable(Table):
+    """One JSON file.
+
+    Args:
+        path: the file.
+        name: its name relative to the dataset's root.
+        encoding: the user's own word about its encoding.
+    """
+
+    kind = "json"
+
+    def __init__(self, path: Path, name: str, *, encoding: str | None = None):
+        super().__init__(path, name)
+        self.encoding = encoding
+        self._descriptor: int | None = None
+
+    @cached_property
+    def _head(self) -> bytes:
+        return plain.head(self.path, self.encoding)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Whether the file is lines, an array or something else."""
+        found = sniff(self._head, whole=len(self._head) < plain.FIRST)
+        if found.kind != "unclear":
+            return found
+        head = plain.head(self.path, self.encoding, ENOUGH)
+        return sniff(head, whole=len(head) < ENOUGH)
+
+    @cached_property
+    def _newline(self) -> bytes:
+        return lines.newline(self._head)
+
+    @cached_property
+    def _shift(self) -> int:
+        return plain.mark_length(self.path, self.encoding)
+
+    @cached_property
+    def _plain(self) -> plain.PlainFile:
+        return plain.plain_file(self.path, self.encoding)
+
+    @cached_property
+    def _index(self) -> Index:
+        frame = self.shape.frame
+        layout = f"{self.shape}{self._newline!r}{self.encoding}"
+        if frame is None:
+            return stored(self.path, self._plain, layout, lambda chunks: lines.offsets(chunks, self._newline))
+        return stored(self.path, self._plain, layout, lambda chunks: json_scan.offsets(chunks, frame))
+
+    @cached_property
+    def _tail(self) -> list[Fault]:
+        """The faults at the end of the file; each counts as a row."""
+        return [fault for fault in (self._index.fault, self._plain.fault) if fault is not None]
+
+    def notes(self) -> Sequence[Fault]:
+        """That a `.jsonl` holds no lines, or a lone object no rows."""
+        kind = self.shape.kind
+        if kind == "object":
+            return [Fault("not-rows", "the file is one object over many lines", 1, self._shift)]
+        if kind in _WORDS and ".json" not in self.path.suffixes:
+            return [Fault("not-lines", f"named {self.path.name}, but holds {_WORDS[kind]}; read as that", 1)]
+        return ()
+
+    def rows(self) -> Iterator[Row]:
+        """Every row in order, streaming."""
+        text = _Text(plain.chunks(self.path, self.encoding))
+        frame = self.shape.frame
+        for record in lines.records(text, self._newline) if frame is None else json_scan.records(text, frame):
+            yield _tail_row(record) if isinstance(record, Fault) else self._parse(record)
+        if text.fault is not None:
+            yield _tail_row(text.fault)
+
+    def count(self) -> int:
+        """How many rows `rows` yields."""
+        return len(self._index) + len(self._tail)
+
+    def row(self, index: int) -> Row:
+        """One row: a single `pread`."""
+        rows = len(self._index)
+        if index >= rows:
+            return _tail_row(self._tail[index - rows])
+        return self._parse(self._read(index))
+
+    def line(self, index: int) -> int | None:
+        """The line a row begins on; for arrays that takes reading it, as spaces may come before it."""
+        if self.shape.frame is None and index < len(self._index):
+            return self._index.line(index)
+        return self.row(index).line
+
+    def _read(self, index: int) -> Record:
+        start, stop = int(self._index.offsets[index]), int(self._index.offsets[index + 1])
+        line = self._index.line(index)
+        frame = self.shape.frame
+        if frame is not None and frame.depth:
+            stop -= 1  # the comma
+        data = os.pread(self._open(), min(stop - start, limits.ROW_BYTES + 1), start + self._plain.start)
+        ended = True
+        if frame is None:
+            cut = data.find(self._newline)
+            ended = cut >= 0 or len(data) < stop - start
+            data = data[:cut] if cut >= 0 else data
+        return Record(data if len(data) <= limits.ROW_BYTES else None, line, start, ended)
+
+    def _parse(self, record: Record) -> Row:
+        raw = record.raw
+        if raw is not None and self.shape.frame is not None:
+            body = raw.lstrip(b" \t\r\n")
+            skipped = len(raw) - len(body)
+            newlines = raw.count(b"\n", 0, skipped)
+            record = Record(body, record.line + newlines, record.offset + skipped, record.ended)
+        if self._shift:
+            record = record._replace(offset=record.offset + self._shift)
+        return json_value.parse(record)
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._plain.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        return self._descriptor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_descriptor": None}
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            os.close(self._descriptor)  # type: ignore[arg-type]

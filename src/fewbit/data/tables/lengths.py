@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the texts of each column are: shortest, median, longest, from counts in fixed memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+_LONGEST = 1 << 16
+_COLUMNS = 64
+
+
+class Lengths:
+    """Counts of text lengths by column.
+
+    >>> lengths = Lengths()
+    >>> lengths.add("text", [3, 5, 4])
+    >>> lengths.text("text")
+    '3 to 5 characters, median 4'
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, np.ndarray] = {}
+        self._longest: dict[str, int] = {}
+
+    def add(self, column: str, lengths: Sequence[int] | np.ndarray) -> None:
+        """Take in some lengths of one column."""
+        found = np.asarray(lengths, dtype=np.int64)
+        if len(found) == 0 or (column not in self._counts and len(self._counts) >= _COLUMNS):
+            return
+        counts = self._counts.setdefault(column, np.zeros(_LONGEST, dtype=np.int64))
+        counts += np.bincount(np.minimum(found, _LONGEST - 1), minlength=_LONGEST)
+        self._longest[column] = max(self._longest.get(column, 0), int(found.max()))
+
+    def columns(self) -> list[str]:
+        """The columns that hold text."""
+        return list(self._counts)
+
+    def text(self, column: str) -> str:
+        """A column in words; the median of very long texts is a lower bound."""
+        running = np.cumsum(self._counts[column])
+        median = int(np.searchsorted(running, (running[-1] + 1) // 2))
+        shortest = int(np.flatnonzero(self._counts[column])[0])
+        about = "more than " if median == _LONGEST - 1 else ""
+        return f"{shortest:,} to {self._longest[column]:,} characters, median {about}{median:,}"

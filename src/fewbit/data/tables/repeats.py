@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that stand twice, in one split or in two, found by their hashes: 16 bytes a row, nothing else is kept."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+
+
+def row_hash(values: dict[str, Any]) -> int:
+    """A hash of a row that does not depend on the order of its keys; good within one process.
+
+    >>> row_hash({"a": 1, "b": [2]}) == row_hash({"b": [2], "a": 1})
+    True
+    """
+    try:
+        return hash(orjson.dumps(values, option=_OPTIONS, default=repr))
+    except TypeError:  # an integer beyond 64 bits, half a character: rare, so slow is fine
+        return hash(repr(sorted(values.items())))
+
+
+class Repeats:
+    """Every row's hash, by file."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+        self._lines = array("q")
+        self._files: list[tuple[int, str, str]] = []  # number of its first row, name, split
+
+    def begin(self, name: str, split: str) -> None:
+        """The rows that follow are of this file."""
+        self._files.append((len(self._hashes), name, split))
+
+    def add(self, hashes: Sequence[int], lines: Sequence[int]) -> None:
+        """Take in some rows; line 0 is for files without lines."""
+        self._hashes.extend(hashes)
+        self._lines.extend(lines)
+
+    def spot(self, row: int) -> tuple[str, int | None, str]:
+        """File, line and split of a row by its number."""
+        starts = [start for start, _, _ in self._files]
+        _, name, split = self._files[bisect_right(starts, row) - 1]
+        return name, self._lines[row] or None, split
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """For each row that repeats an earlier one: the first of its kind in the same split or, failing that, in
+        any, and the row itself."""
+        hashes = np.frombuffer(self._hashes, dtype=np.int64) if len(self._hashes) else np.zeros(0, dtype=np.int64)
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        same = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+        first: dict[str, int] = {}
+        at = -2
+        for position in same.tolist():
+            if position != at + 1:
+                earliest = int(order[position - 1])
+                first = {self.spot(earliest)[2]: earliest}
+            at = position
+            row = int(order[position])
+            split = self.spot(row)[2]
+            yield first.get(split, next(iter(first.values()))), row
+            first.setdefault(split, row)

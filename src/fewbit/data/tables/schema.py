@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of a dataset as they are: every type each of them holds, how often, and where the rare ones stand.
+
+A union, so the order of rows and files does not matter. Rows of the same keys and types share one entry, and
+most datasets have a handful of those; the columns are worked out from the entries at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_NAMES = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
+_NUMBERS = frozenset({"int", "float"})
+_FAMILIES = {"int": "number", "float": "number", "text": "str"}
+_PLACES = 5
+_ENTRIES = 4096
+COLUMNS = 1024
+"""How many columns are told apart; a file with more uses its keys as data."""
+
+Spot = tuple[str, int | None]
+"""A file name and a line."""
+
+
+@dataclass
+class Tally:
+    """How often one type stands in one column, and the first places."""
+
+    count: int = 0
+    spots: list[Spot] = field(default_factory=list)
+
+    def add(self, count: int, spots: Iterable[Spot]) -> None:
+        """Take in some more."""
+        self.count += count
+        if len(self.spots) < _PLACES:
+            self.spots = [*self.spots, *spots][:_PLACES]
+
+
+class Schema:
+    """What the columns hold.
+
+    >>> schema = Schema()
+    >>> for line, label in enumerate([0, 1, "one"], 1):
+    ...     schema.add({"label": label}, ("a.jsonl", line))
+    >>> schema.text("label")
+    'int 2, str 1 at line 3'
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.overflow = 0
+        self._entries: dict[Any, Tally] = {}
+        self._columns: dict[str, dict[str, Tally]] = {}
+
+    def add(self, values: Mapping[str, Any], spot: Spot) -> None:
+        """Take in one row."""
+        self.rows += 1
+        shape = (tuple(values), tuple(map(_shape, values.values())))
+        entry = self._entries.get(shape)
+        if entry is None:
+            if len(self._entries) >= _ENTRIES:
+                self._settle()
+            entry = self._entries[shape] = Tally()
+        entry.count += 1
+        if len(entry.spots) < _PLACES:
+            entry.spots.append(spot)
+
+    def add_column(self, name: str, kind: str, count: int, spots: Iterable[Spot]) -> None:
+        """Take in `count` values of one column that are all of one kind; the caller counts the rows."""
+        types = self._columns.get(name)
+        if types is None:
+            if len(self._columns) >= COLUMNS:
+                self.overflow += 1
+                return
+            types = self._columns[name] = {}
+        types.setdefault(kind, Tally()).add(count, spots)
+
+    def columns(self) -> dict[str, dict[str, Tally]]:
+        """The types of every column, columns in the order they were first seen."""
+        self._settle()
+        return self._columns
+
+    def _settle(self) -> None:
+        for (keys, shapes), tally in self._entries.items():
+            self._expand("", keys, shapes, tally)
+        self._entries = {}
+
+    def _expand(self, prefix: str, keys: tuple[str, ...], shapes: tuple[Any, ...], tally: Tally) -> None:
+        for key, shape in zip(keys, shapes):
+            name = prefix + key
+            if isinstance(shape, tuple):
+                self.add_column(name, "object", tally.count, tally.spots)
+                self._expand(name + ".", *shape, tally)
+            else:
+                self.add_column(name, _name(shape), tally.count, tally.spots)
+
+    def missing(self, name: str) -> int:
+        """In how many rows a column is absent."""
+        parent, _, _ = name.rpartition(".")
+        there = sum(tally.count for tally in self.columns().get(name, {}).values())
+        rows = self.rows
+        if parent in self._columns:
+            rows = self._columns[parent].get("object", Tally()).count
+        return max(0, rows - there)
+
+    def text(self, name: str) -> str:
+        """A column in words: its types by how common they are, the rare ones with their places."""
+        types = sorted(self.columns()[name].items(), key=lambda item: (-item[1].count, item[0]))
+        parts = [f"{types[0][0]} {types[0][1].count:,}"]
+        parts += [f"{kind} {tally.count:,}{_where(tally)}" for kind, tally in types[1:]]
+        absent = self.missing(name)
+        return ", ".join([*parts, f"missing {absent:,}"] if absent else parts)
+
+    def mixed(self) -> list[str]:
+        """The columns whose values no single type holds; numbers go together, null goes with everything.
+
+        In a CSV all is text, and some text looks like a number. Only a column that is nearly all numbers is odd.
+        """
+        return [name for name, types in self.columns().items() if len(families(types)) > 1 and not _mere_text(types)]
+
+
+def _mere_text(types: Mapping[str, Tally]) -> bool:
+    numbers = sum(tally.count for kind, tally in types.items() if kind in _NUMBERS)
+    return "text" in types and numbers < 9 * types["text"].count
+
+
+def families(types: Iterable[str]) -> set[str]:
+    """The kinds of types there are, null left out.
+
+    >>> sorted(families(["int", "float", "null", "list[str]"]))
+    ['list', 'number']
+    """
+    return {_FAMILIES.get(kind) or kind.partition("[")[0] for kind in types if kind not in ("null", "empty")}
+
+
+def _shape(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return tuple(value), tuple(map(_shape, value.values()))
+    if kind is list:
+        kinds = set(map(type, value))
+        return frozenset("object" if k is dict else _name(k) for k in kinds)
+    return kind
+
+
+def _name(shape: Any) -> str:
+    if isinstance(shape, frozenset):
+        return f"list[{'|'.join(sorted(shape))}]"
+    return _NAMES.get(shape) or str(getattr(shape, "__name__", shape))
+
+
+def _where(tally: Tally) -> str:
+    lines = [line for _, line in tally.spots if line is not None]
+    if not lines:
+        return ""
+    shown = ", ".join(f"{line:,}" for line in lines)
+    more = " …" if tally.count > len(lines) else ""
+    return f" at line{'s' if len(lines) > 1 or more else ''} {shown}{more}"

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a table: one file of rows, whatever its kind, streamed in order or read at random.
+
+A table never decides what to do about a fault. It hands every fault out beside the row it belongs to, and
+one place above (`row_source`) applies the policy. The order is the same on both ways: `list(table.rows())`
+equals `[table.row(i) for i in range(table.count())]`, faulty rows included.
+
+    JsonTable      json_table.py   .jsonl, .ndjson, .json
+    CsvTable       csv_table.py    .csv, .tsv
+    ParquetTable   parquet.py      .parquet
+
+Machinery a table of text stands on: `plain.chunks` (UTF-8 bytes of a file, however packed and encoded),
+`plain.plain_file` (a seekable UTF-8 file of the same content) and `index.stored` (row offsets, kept in the
+user's cache).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a row or with a whole file.
+
+    Args:
+        code: the kebab-case code, declared in the `CODES` of the table's own subject and gathered in `codes.py`.
+        message: what was found, with the values in it.
+        line: line of the file, from 1; `None` when the file has no lines.
+        offset: byte offset in the file's plain UTF-8 text (after unpacking and transcoding).
+        field: the column, when one is to blame.
+        fix: what to try, when the code's own text can be bettered.
+    """
+
+    code: str
+    message: str
+    line: int | None = None
+    offset: int | None = None
+    field: str | None = None
+    fix: str | None = None
+
+
+class Row(NamedTuple):
+    """One row as found: its values, or what is wrong with it, or both.
+
+    Args:
+        values: the columns. With faults beside them, these are the values after the obvious repair (a short row
+            padded, the last of two equal keys taken). `None`: nothing could be made of the row.
+        line: where the row begins, from 1; `None` when the file has no lines.
+        faults: empty for a good row.
+    """
+
+    values: dict[str, Any] | None
+    line: int | None
+    faults: tuple[Fault, ...] = ()
+
+
+class Survey(Protocol):
+    """Who listens to a full pass over a table (see `survey.py`)."""
+
+    def fault(self, fault: Fault) -> None:
+        """A fault of the file, or of a row that is not handed on."""
+
+    def rows(self, rows: Sequence[Row]) -> None:
+        """Some rows, in order, their faults inside; any number at a time, a few thousand at best."""
+
+    def columns(
+        self,
+        names: Sequence[str],
+        columns: Sequence[Sequence[Any]],
+        lines: Sequence[int],
+        digests: Sequence[int] | None = None,
+    ) -> None:
+        """Some faultless rows by column: `columns[c][r]` is `names[c]` of the row that begins at `lines[r]`.
+
+        `digests[r]`, where the kind can give it cheaply, is a 64-bit hash of the whole row, for finding repeated
+        rows (`hash` of the row's bytes will do); without it the values themselves are hashed, slowly.
+
+        A CSV hands out `text_column.TextColumn`s: their `kinds` and `lengths` are arrays that cost nothing, their
+        values are decoded only when asked for. A million rows are checked in time only if kinds and lengths are
+        taken from there, and values only of the few columns (labels) that need them.
+        """
+
+
+class Table(ABC):
+    """One file of rows.
+
+    Args:
+        path: the file.
+        name: its name relative to the dataset's root, for places.
+    """
+
+    kind: str
+
+    def __init__(self, path: Path, name: str):
+        self.path = path
+        self.name = name
+
+    @abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """Every row in order, in bounded memory and without an index; a file that breaks ends in a faulty row."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many rows `rows` yields; builds the index or finds it in the cache."""
+
+    @abstractmethod
+    def row(self, index: int) -> Row:
+        """The row at an index from 0 to `count() - 1`."""
+
+    @abstractmethod
+    def line(self, index: int) -> int | None:
+        """Where the row at an index begins, without reading it."""
+
+    def notes(self) -> Sequence[Fault]:
+        """What is to say about the file as a whole, found in its beginning: an odd header, a guessed delimiter."""
+        return ()
+
+    def scan(self, survey: Survey) -> None:
+        """One full pass: every note, row and fault to the survey. A kind that can go by columns overrides this."""
+        for note in self.notes():
+            survey.fault(note)
+        batch: list[Row] = []
+        for row in self.rows():
+            batch.append(row)
+            if len(batch) == 4096:
+                survey.rows(batch)
+                batch = []
+        survey.rows(batch)

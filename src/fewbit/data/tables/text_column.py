@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A column of a few thousand CSV rows that has been measured but not yet turned into strings.
+
+Whoever surveys a file mostly wants to know kinds and lengths; those are arrays here. The values themselves are
+made when they are asked for, so a column nobody looks at costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.data.tables.csv_kinds import Kinds
+from fewbit.data.tables.csv_scan import Positions
+
+
+class TextColumn(Sequence[str]):
+    """The values of one column as text, made on demand.
+
+    Args:
+        data: UTF-8 bytes the values lie in.
+        starts, ends: where each value begins and ends, shape (rows,), quotes left out.
+        doubled: whether each value was quoted, so that `""` in it stands for one quote, shape (rows,).
+        kinds: what each value looks like, indices into `csv_kinds.KINDS`, shape (rows,).
+        lengths: characters of each value, shape (rows,).
+
+    >>> from fewbit.data.tables.csv_kinds import kinds
+    >>> data, starts, ends = b'7,"a""b"', np.array([0, 3]), np.array([1, 7])
+    >>> looks = kinds(np.frombuffer(data, np.uint8), starts, ends)
+    >>> list(TextColumn(data, starts, ends, np.array([False, True]), looks, np.array([1, 3])))
+    ['7', 'a"b']
+    """
+
+    WORDS = ("empty", "int", "float", "str")
+    """The kinds in the words of a schema."""
+
+    def __init__(
+        self,
+        data: bytes,
+        starts: Positions,
+        ends: Positions,
+        doubled: NDArray[np.bool_],
+        kinds: Kinds,
+        lengths: Positions,
+    ):
+        self.kinds = kinds
+        self.lengths = lengths
+        self._data, self._starts, self._ends, self._doubled = data, starts, ends, doubled
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> TextColumn: ...
+    def __getitem__(self, index: int | slice) -> str | TextColumn:
+        if isinstance(index, slice):
+            bounds = self._starts[index], self._ends[index]
+            return TextColumn(self._data, *bounds, self._doubled[index], self.kinds[index], self.lengths[index])
+        text = self._data[self._starts[index] : self._ends[index]].decode()
+        return text.replace('""', '"') if self._doubled[index] else text
+
+    def __iter__(self) -> Iterator[str]:
+        data = self._data
+        for start, end, doubled in zip(self._starts.tolist(), self._ends.tolist(), self._doubled.tolist()):
+            text = data[start:end].decode()
+            yield text.replace('""', '"') if doubled else text

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from fewbit import cli
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        code = cli.run([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def good(tmp_path):
+    (tmp_path / "good.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
+    return "good.jsonl"
+
+
+@pytest.fixture
+def bad(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n{"text": "c"}\n')
+    return "bad.jsonl"
+
+
+def test_exit_0_fine(run, good):
+    code, out, _ = run("check", good)
+    assert code == 0 and "fine" in out and "rows" in out and "label" in out
+
+
+def test_exit_1_faults_found_with_file_line_and_remedy(run, bad):
+    code, out, _ = run("check", bad)
+    assert code == 1 and "bad.jsonl:2" in out and "try:" in out and "not fit" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check"],
+        ["check", "nowhere.jsonl"],
+        ["check", "good.jsonl", "--format", "jsnol"],
+        ["check", "good.jsonl", "--option", "x"],
+        ["check", "good.jsonl", "--option", "encodign=utf-8"],
+        ["check", "good.jsonl", "--no-such-flag"],
+        ["chekc", "good.jsonl"],
+        ["list", "formatz"],
+        ["capture", "model.py", "--data", "x", "-o", "y"],
+    ],
+)
+def test_exit_2_wrong_use(run, good, arguments):
+    code, out, err = run(*arguments)
+    assert code == 2 and "error:" in err and not out
+    code, out, _ = run(*arguments, "--json")
+    assert code == 2 and json.loads(out)["error"]["what"]
+
+
+def test_json_is_one_document(run, bad):
+    code, out, _ = run("check", bad, "--json")
+    report = json.loads(out)
+    assert code == 1 and report["ok"] is False and report["findings"][0]["line"] == 2
+
+
+def test_fix_writes_a_copy_and_says_what_changed(run, bad, tmp_path):
+    before = (tmp_path / bad).read_bytes()
+    code, out, _ = run("check", bad, "--fix", "repaired")
+    assert code == 1 and "repaired copy in repaired: 1 changes" in out
+    assert (tmp_path / bad).read_bytes() == before
+    assert run("check", "repaired")[0] == 0
+    code, _, err = run("check", bad, "--fix", "repaired")
+    assert code == 2 and "not empty" in err
+
+
+def test_a_copy_inside_the_dataset_is_refused(run, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text('{"x": 1}\n')
+    code, _, err = run("check", "data", "--fix", "data/fixed")
+    assert code == 2 and "inside the dataset" in err and not (tmp_path / "data" / "fixed").exists()
+
+
+def test_an_interrupted_check_shows_what_it_found(run, good, monkeypatch):
+    from fewbit.data.check import DataCheck
+
+    def interrupted(self):
+        self.report.complete = False
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DataCheck, "run", interrupted)
+    code, out, _ = run("check", good)
+    assert code == 130 and "stopped before the end" in out
+
+
+def test_list_reads_the_registry(run):
+    code, out, _ = run("list", "formats", "--json")
+    assert code == 0 and {"npz", "yolo"} <= {row["name"] for row in json.loads(out)}
+    code, out, _ = run("list", "findings")
+    assert code == 0 and "image-truncated" in out
+    assert "signatures" in run("list")[1]
+
+
+def test_a_format_of_the_users_own(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def read(path):\n    yield {'x': 1}\n")
+    code, out, _ = run("check", "mine.py", "--format", "mine.py:read")
+    assert code == 0 and "{x: 1}" in out
+
+
+def test_version(run):
+    from fewbit import __version__
+
+    assert run("--version")[1].strip() == __version__
+
+
+def test_the_demo_runs_and_does_not_overwrite_what_is_not_its_own(run, tmp_path):
+    code, out, _ = run("demo", "--folder", "here")
+    assert code == 0 and "a model gets" in out and "image-truncated" in out
+    assert run("demo", "--folder", "here")[0] == 0
+    (tmp_path / "mine").mkdir()
+    code, _, err = run("demo", "--folder", "mine")
+    assert code == 2 and "not made by the demo" in err

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From samples to what a model is called with, against the runtimes themselves."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import BatchEncoding, BertConfig, BertModel
+
+import fewbit
+from fewbit.errors import DataError
+
+
+def onnx_model(path, **inputs):
+    """A model that passes its inputs through, so that what arrives can be seen."""
+    kinds = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
+    values = [helper.make_tensor_value_info(n, kinds[d], s) for n, (d, s) in inputs.items()]
+    outs = [helper.make_tensor_value_info(f"{n}_out", kinds[d], s) for n, (d, s) in inputs.items()]
+    nodes = [helper.make_node("Identity", [n], [f"{n}_out"]) for n in inputs]
+    graph = helper.make_graph(nodes, "g", values, outs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return str(path)
+
+
+def run(model, feed):
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feed)
+
+
+@pytest.fixture
+def image_model(tmp_path):
+    return onnx_model(tmp_path / "m.onnx", pixels=("float32", ["n", 3, 4, 5]))
+
+
+class Net(torch.nn.Module):
+    def forward(self, pixels, mask=None):
+        return pixels.sum()
+
+
+class Dictionary(torch.nn.Module):
+    def forward(self, batch):
+        return batch["a"] + batch["b"]
+
+
+def call(model, feed):
+    args, kwargs = feed
+    return model(*args, **kwargs)
+
+
+def test_samples_are_stacked_under_input_names(image_model):
+    data = {"pixels": np.random.default_rng(0).random((7, 3, 4, 5), np.float32), "label": np.arange(7)}
+    feeds = list(fewbit.Dataset(data).inputs(image_model, batch_size=3))
+    assert [feed["pixels"].shape[0] for feed in feeds] == [3, 3, 1]
+    assert np.array_equal(np.concatenate([run(image_model, f)[0] for f in feeds]), data["pixels"])
+
+
+def test_an_array_goes_to_the_only_input(image_model):
+    images = np.ones((2, 3, 4, 5), np.float64)
+    (feed, _) = fewbit.Dataset(images).inputs(image_model)
+    assert feed["pixels"].dtype == np.float32 and run(image_model, feed)[0].shape == (1, 3, 4, 5)
+
+
+def test_items_are_never_batched_again(image_model):
+    loader = DataLoader(torch.ones(5, 3, 4, 5), batch_size=2)
+    assert [f["pixels"].shape[0] for f in fewbit.Dataset(loader).inputs(image_model, batch_size=4)] == [2, 2, 1]
+
+
+def test_pairs_of_a_loader_give_their_labels_up(image_model):
+    loader = DataLoader(TensorDataset(torch.ones(4, 3, 4, 5), torch.arange(4)), batch_size=2)
+    dataset = fewbit.Dataset(loader)
+    for feed in dataset.inputs(image_model):
+        run(image_model, feed)
+    for feed in fewbit.Dataset(loader).inputs(Net()):
+        assert call(Net(), feed) == 2 * 60
+    assert [line["what"] for line in dataset.record.lines] == ["labels-left-out"]
+
+
+def test_a_pytorch_dataset_of_pairs_is_batched(image_model):
+    dataset = fewbit.Dataset(TensorDataset(torch.ones(4, 3, 4, 5), torch.arange(4)))
+    assert [f["pixels"].shape[0] for f in dataset.inputs(image_model, batch_size=3)] == [3, 1]
+    assert [call(Net(), f).item() for f in dataset.inputs(Net(), batch_size=4)] == [4 * 60]
+
+
+def test_a_hugging_face_model_gets_keywords():
+    model = BertModel(
+        BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    batch = BatchEncoding({"input_ids": torch.ones(2, 4, dtype=torch.long), "attention_mask": torch.ones(2, 4)})
+    for data in ([batch], {"input_ids": np.ones((2, 4), np.int64), "attention_mask": np.ones((2, 4), np.int64)}):
+        for feed in fewbit.Dataset(data).inputs(model):
+            assert call(model, feed).last_hidden_state.shape[1:] == (4, 8)
+
+
+def test_a_model_that_takes_a_dict_gets_the_dict():
+    (feed,) = fewbit.Dataset([{"a": torch.ones(1), "b": torch.ones(1)}]).inputs(Dictionary())
+    assert call(Dictionary(), feed).item() == 2
+
+
+def test_openvino_takes_what_it_gets(image_model):
+    openvino = pytest.importorskip("openvino")
+    compiled = openvino.Core().compile_model(image_model, "CPU")
+    for feed in fewbit.Dataset(np.ones((2, 3, 4, 5), np.float32)).inputs(compiled):
+        assert compiled(feed)[0].shape == (1, 3, 4, 5)
+
+
+def test_a_mismatch_names_sample_input_expected_found_and_fix(image_model):
+    with pytest.raises(DataError) as caught:
+        fewbit.Dataset({"pixels": np.ones((2, 4, 5, 3), np.float32)}).validate(image_model)
+    text = str(caught.value)
+    for part in ("sample 0", "'pixels'", "[3, 4, 5]", "[4, 5, 3]", "transpose"):
+        assert part in text
+
+
+def test_every_mismatch_is_told_at_once(tmp_path):
+    model = onnx_model(
+        tmp_path / "m.onnx", ids=("int64", ["n", "s"]), mask=("int64", ["n", "s"]), extra=("float32", ["n", 2])
+    )
+    with pytest.raises(DataError) as caught:
+        fewbit.Dataset({"ids": np.ones((3, 4)), "mask": np.ones((3, 5), np.int64)}).validate(model)
+    for part in ("'ids'", "dtype", "extra", "axis 's'"):
+        assert part in str(caught.value)
+
+
+def test_an_item_without_a_batch_axis_is_told_how_to_get_one(image_model):
+    with pytest.raises(DataError, match="batch_size=1"):
+        fewbit.Dataset([np.ones((3, 4, 5), np.float32)]).validate(image_model)
+    fewbit.Dataset([np.ones((3, 4, 5), np.float32)], batched=False).validate(image_model)
+
+
+def test_a_later_sample_that_does_not_fit_is_named(image_model):
+    items = [np.ones((1, 3, 4, 5), np.float32), np.ones((1, 3, 4, 6), np.float32)]
+    feeds = fewbit.Dataset(items).inputs(image_model)
+    next(feeds)
+    with pytest.raises(DataError, match="sample 1 does not fit"):
+        next(feeds)
+
+
+def test_names_the_model_does_not_have_are_refused_with_the_index(tmp_path):
+    model = onnx_model(tmp_path / "m.onnx", a=("float32", ["n"]), b=("float32", ["n"]))
+    with pytest.raises(DataError, match="no input called 'c'") as caught:
+        fewbit.Dataset([{"a": np.ones(1, np.float32), "c": np.ones(1, np.float32)}]).validate(model)
+    assert "sample 0" in caught.value.where
+
+
+def test_raw_text_never_reaches_a_model_with_open_keywords(tmp_path):
+    class Open(torch.nn.Module):
+        def forward(self, input_ids=None, **kwargs):
+            return 1
+
+    (tmp_path / "a.jsonl").write_text('{"text": "hello"}\n')
+    with pytest.raises(DataError, match="'text' is no array of numbers") as caught:
+        fewbit.open_dataset(tmp_path / "a.jsonl").validate(Open())
+    assert "tokenize" in caught.value.try_ and "a.jsonl:1" in caught.value.where
+
+
+def test_the_model_is_looked_at_and_never_run(image_model):
+    class Bomb(torch.nn.Module):
+        def forward(self, x):
+            raise AssertionError("was run")
+
+    list(fewbit.Dataset(torch.ones(3, 2)).inputs(Bomb()))

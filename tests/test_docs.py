@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents are executed: the README's commands and programs, the help texts' examples, the generated page."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fewbit import cli, registry
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BIN = Path(sys.executable).parent
+# The set-up commands are what runs these tests; a new clone is tried by hand before an issue is closed.
+MODEL = """
+import torch
+
+class Sum(torch.nn.Module):
+    def forward(self, pixels):
+        return pixels.sum(-1)
+
+def build():
+    return Sum()
+"""
+SET_UP = ("make ", "pip install", "source ")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder as a user has it after `make demo`, with a model file for `fewbit capture`."""
+    folder = tmp_path_factory.mktemp("demo")
+    assert run(["fewbit", "demo"], folder).returncode == 0
+    (folder / "model.py").write_text(MODEL)
+    return folder
+
+
+def run(command, folder, **options):
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, **options)
+
+
+def test_the_readme_has_commands_and_programs():
+    assert len(blocks("bash")) >= 4 and len(blocks("python")) >= 4
+
+
+def test_the_readmes_first_commands_are_the_two_of_the_makefile():
+    first = [line.split("#")[0].strip() for line in blocks("bash")[0].splitlines()]
+    assert first == ["make demo", "make test"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert "\ndemo: $(VENV)/.ready" in makefile and "\ntest: $(VENV)/.ready" in makefile
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_readmes_commands_run(demo):
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line and not line.startswith(SET_UP)]
+    assert len(commands) >= 6
+    for command in commands:
+        result = run(["bash", "-c", command], demo)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_the_readmes_programs_run(demo, number):
+    result = run([sys.executable, "-c", blocks("python")[number]], demo)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("command", cli.commands())
+def test_the_examples_of_the_help_text_run(demo, command):
+    text = __import__(f"fewbit.cli.{command}", fromlist=["command"]).command.__doc__
+    examples = re.findall(r"^\s+(fewbit .+)$", text.partition("Examples:")[2], re.MULTILINE)
+    assert examples, f"`fewbit {command} --help` shows no example"
+    for example in examples:
+        result = run(["bash", "-c", example], demo)
+        assert result.returncode == 0, f"{example}\n{result.stdout}\n{result.stderr}"
+    assert "Examples" in run(["fewbit", command, "--help"], demo).stdout
+
+
+def test_the_page_of_findings_is_up_to_date():
+    made = runpy.run_path(str(ROOT / "docs" / "make_findings.py"))["text"]()
+    assert (ROOT / "docs" / "findings.md").read_text() == made, "run `make docs`"
+
+
+def test_the_readme_and_the_guide_name_every_format():
+    guide = (ROOT / "docs" / "formats.md").read_text()
+    for name in registry.names("formats"):
+        assert f"`{name}`" in README and f"`{name}`" in guide
+
+
+def test_every_file_says_its_licence():
+    for folder in ("src", "tests", "bench", "docs"):
+        for file in (ROOT / folder).rglob("*.py"):
+            assert file.read_text().startswith("# SPDX-License-Identifier: Apache-2.0"), file
