@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents are executed: the README's commands and programs, the help texts' examples, the generated page."""
 
+import inspect
 import os
 import re
 import runpy
@@ -93,6 +94,15 @@ def test_the_readme_and_the_guide_name_every_format():
     guide = (ROOT / "docs" / "formats.md").read_text()
     for name in registry.names("formats"):
         assert f"`{name}`" in README and f"`{name}`" in guide
+
+
+@pytest.mark.parametrize("name", registry.names("formats"))
+def test_the_guide_names_every_option(name):
+    guide = (ROOT / "docs" / "formats.md").read_text()
+    section = guide.partition(f"## `{name}`")[2].partition("\n## ")[0]
+    parameters = inspect.signature(registry.get("formats", name).read).parameters.values()
+    options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"split", "task", "policy"}
+    assert all(f"`{option}`" in section for option in options), options
 
 
 def test_every_file_says_its_licence():

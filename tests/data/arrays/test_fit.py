@@ -52,7 +52,11 @@ def test_every_problem_is_told_at_once():
     ],
 )
 def test_names_that_resemble_an_input_are_suggested(found, wanted):
-    arrays = {found: np.zeros(4, np.int64), "attention_mask": np.zeros(4, np.int64), "token_type_ids": np.zeros(4, np.int32)}
+    arrays = {
+        found: np.zeros(4, np.int64),
+        "attention_mask": np.zeros(4, np.int64),
+        "token_type_ids": np.zeros(4, np.int32),
+    }
     arrays["position"] = np.zeros(4, np.int64)  # so that shape and dtype alone settle nothing
     result = meet(arrays, BERT)
     assert result.suggestions[found] == wanted

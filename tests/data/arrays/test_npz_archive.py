@@ -241,7 +241,9 @@ def test_check_crc_agrees_with_whole_archives(tmp_path, save):
             check_crc(window, member)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"PK\x03\x04" + b"\0" * 100, b"\0" * 100_000, b"PK\x05\x06" + b"\0" * 18])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"PK\x03\x04" + b"\0" * 100, b"\0" * 100_000, b"PK\x05\x06" + b"\0" * 18]
+)
 def test_what_is_no_archive_is_said_so(tmp_path, content):
     (tmp_path / "a.npz").write_bytes(content)
     assert code_of(tmp_path / "a.npz") == "archive-broken"

@@ -51,12 +51,11 @@ def test_names_that_lead_out_are_refused(tmp_path, name):
 def test_a_cut_archive_gives_what_is_whole_and_then_says_so(tmp_path):
     make(tmp_path / "a.tar", ["a.npz", "b.npz", "c.npz"])
     raw = (tmp_path / "a.tar").read_bytes()
-    (tmp_path / "b.tar").write_bytes(raw[: 512 * 4 - 100 + 512])
-    found = []
+    (tmp_path / "b.tar").write_bytes(raw[: 512 * 3 + 100])
+    entries = tar_entries(tmp_path / "b.tar")
+    assert next(entries).name == "a.npz"
     with pytest.raises(ArrayFault):
-        for entry in tar_entries(tmp_path / "b.tar"):
-            found.append(entry.name)  # noqa: PERF402
-    assert found == ["a.npz"]
+        next(entries)
 
 
 def test_mutated_archives_end_in_entries_or_a_fault(tmp_path):

@@ -57,7 +57,7 @@ def test_the_users_word_wins() -> None:
     assert sniff(b"sep=;\na,b\n", chosen=",").lead == 2
 
 
-@pytest.mark.parametrize("delimiter", ["", "a", '"', "\n", "ab", "é", "1"])
+@pytest.mark.parametrize("delimiter", ["", "a", '"', "\n", "ab", "é", "1", "-", "."])
 def test_a_delimiter_that_cannot_be_one_is_wrong_use(delimiter: str) -> None:
     with pytest.raises(UsageError, match="cannot separate"):
         checked(delimiter)

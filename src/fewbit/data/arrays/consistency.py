@@ -24,10 +24,13 @@ class Layouts:
         self._counts: Counter[int] = Counter()
         self._files: list[tuple[str, int]] = []
 
-    def add(self, name: str, infos: Mapping[str, ArrayInfo], *, stacked: bool) -> None:
-        """Count one file's layout; of a stack, that of its rows."""
-        layout = tuple(sorted((key, info.row) for key, info in infos.items()) if stacked else infos.items())
-        number = self._known.setdefault(layout, len(self._known))
+    def number(self, infos: Mapping[str, ArrayInfo], *, stacked: bool) -> int:
+        """The number of a layout; of a stack, that of its rows."""
+        layout = tuple((key, info.row if stacked else info) for key, info in infos.items())
+        return self._known.setdefault(layout, len(self._known))
+
+    def count(self, name: str, number: int) -> None:
+        """Count one file of a layout."""
         self._counts[number] += 1
         self._files.append((name, number))
 

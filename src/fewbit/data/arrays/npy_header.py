@@ -22,6 +22,9 @@ LONGEST = 10_000 + 12
 """The longest header that is read, with its prefix; numpy has the same limit."""
 
 _AXES = 32
+USUAL = b"\x93NUMPY\x01\x00v\x00"
+"""Version 1 and 118 bytes of text: how numpy itself begins the file of nearly every array."""
+
 _ENTRY = re.compile(
     rb"""\s*(?P<q>['"])(?P<key>descr|fortran_order|shape)(?P=q)\s*:\s*"""
     rb"""(?:(?P<w>['"])(?P<text>[^'"\\]{1,24})(?P=w)|(?P<flag>True|False)|\((?P<axes>[0-9L,\s]{0,2000})\))\s*"""
@@ -49,12 +52,8 @@ def header_size(head: bytes) -> int:
     return size
 
 
-def parse_header(head: bytes, size: int | None = None) -> ArrayInfo:
+def parse_header(head: bytes) -> ArrayInfo:
     """The description of an array from the first bytes of its `.npy`; what follows the header is not looked at.
-
-    Args:
-        head: the header and anything after it.
-        size: what `header_size` said, when it was asked already.
 
     Raises:
         ArrayFault: the header is cut short or malformed, or tells of objects, records or an impossible shape.
@@ -66,20 +65,32 @@ def parse_header(head: bytes, size: int | None = None) -> ArrayInfo:
     >>> info.shape, info.dtype, info.descr
     ((2, 3), 'float32', '>f4')
     """
-    size = size or header_size(head)
+    return sized_header(head)[0]
+
+
+def sized_header(head: bytes) -> tuple[ArrayInfo, int]:
+    """The description of an array, and how many bytes its whole `.npy` takes, header included.
+
+    Raises:
+        ArrayFault: as `parse_header`.
+    """
+    if head[:10] == USUAL and len(head) >= 128:
+        return _parse(head[:128])
+    size = header_size(head)
     if len(head) < size:
         raise ArrayFault("array-header", f"ends within its header: {len(head)} of {size} bytes are there")
     return _parse(head[:size])
 
 
 @lru_cache(maxsize=1024)
-def _parse(header: bytes) -> ArrayInfo:
+def _parse(header: bytes) -> tuple[ArrayInfo, int]:
     text = header[10 if header[6:7] == b"\x01" else 12 :]
     found = _entries(text)
     descr = found["descr"]
     shape = _shape(found["shape"])
     dtype = _dtype(descr)
-    return ArrayInfo(shape, dtype_name(dtype), found["fortran_order"] == "True", dtype.str, len(header))
+    info = ArrayInfo(shape, dtype_name(dtype), found["fortran_order"] == "True", dtype.str, len(header))
+    return info, info.start + info.nbytes
 
 
 def _entries(text: bytes) -> dict[str, str]:

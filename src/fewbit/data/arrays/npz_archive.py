@@ -7,9 +7,9 @@ limits, verifies checksums and gives plain arrays: native byte order, C order, n
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from fewbit.data import limits
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
-from fewbit.data.arrays.npy_header import LONGEST, header_size, parse_header
+from fewbit.data.arrays.npy_header import LONGEST, USUAL, header_size, sized_header
 from fewbit.data.arrays.window import Window
 from fewbit.data.arrays.zip_directory import DEFLATED, STORED, ZipMember, list_members
 
-_HEAD = 256
+_HEAD = 128
 _CHUNK = 1 << 20
 
 Array = NDArray[Any]
@@ -66,12 +66,19 @@ class Scan:
         return next((fault for fault in self.faults if fault.code != "member-not-array"), None)
 
 
-@contextmanager
-def opened(path: str | Path, start: int = 0, size: int | None = None) -> Iterator[Window]:
-    """Open a file, or the stretch of it that a `.tar` member takes, as a window."""
+def opened(path: str | Path, start: int = 0, size: int | None = None) -> Window:
+    """Open a file, or the stretch of it that a `.tar` member takes, as a window for a `with` block.
+
+    Raises:
+        ArrayFault: the system refuses.
+    """
     try:
-        with open(path, "rb", buffering=0) as file:
-            yield Window(file, start, file.seek(0, 2) if size is None else size)
+        file = open(path, "rb", buffering=0)  # noqa: SIM115
+        try:
+            return Window(file, start, os.fstat(file.fileno()).st_size if size is None else size)
+        except BaseException:
+            file.close()
+            raise
     except OSError as error:
         raise ArrayFault("archive-broken", f"cannot be read: {error.strerror or error}") from error
 
@@ -88,8 +95,9 @@ def scan(window: Window, *, npy_name: str | None = None) -> Scan:
         found.faults.append(fault)
         return found
     for member in members:
-        name = member.name.removesuffix(".npy")
-        if not member.name.endswith(".npy"):
+        name = member.name[:-4]
+        if member.name[-4:] != ".npy":
+            name = member.name
             found.faults.append(ArrayFault("member-not-array", f"member {member.name!r} is no array", field=name))
             continue
         try:
@@ -109,11 +117,9 @@ def _bare(window: Window, name: str) -> ZipMember:
 
 def _header(window: Window, member: ZipMember) -> ArrayInfo:
     head = _first_bytes(window, member, _HEAD)
-    size = header_size(head)
-    if size > len(head):
+    if head[:10] != USUAL and len(head) == _HEAD and header_size(head) > _HEAD:
         head = _first_bytes(window, member, LONGEST)
-    info = parse_header(head, size)
-    claimed = info.start + info.nbytes
+    info, claimed = sized_header(head)
     if member.method == DEFLATED:
         if info.nbytes > limits.ARRAY_BYTES:
             raise ArrayFault("array-bomb", f"claims {info} = {info.nbytes:,} bytes; at most {limits.ARRAY_BYTES:,}")

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fewbit.data.arrays.consistency import Layouts
+from fewbit.data.arrays.consistency import Layout, Layouts
+from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
+from fewbit.data.arrays.fit import Fit
 from fewbit.data.arrays.npz_archive import Array, check_crc, opened
 from fewbit.data.arrays.sample_files import Listing, UnitScan
 from fewbit.data.arrays.sampling import Sampling
@@ -38,6 +40,7 @@ class NpzCheck:
         self._listing, self._sampling, self._report = listing, sampling, report
         self._quick, self._vocab_size = quick, vocab_size
         self._layouts = Layouts()
+        self._known: dict[Layout, tuple[int, Fit | None, int]] = {}
         self._seen: dict[bytes, str] = {}
         self._samples = 0
 
@@ -51,27 +54,35 @@ class NpzCheck:
 
     def _check_unit(self, found: UnitScan) -> None:
         name = found.unit.name
-        for fault in found.faults:
-            self._add(fault, name)
-        if found.fatal is not None:
-            return
-        infos = found.infos
-        try:
-            rows = self._sampling.rows(infos)
-        except ArrayFault as fault:
-            self._add(fault, name)
-            return
-        self._layouts.add(name, infos, stacked=self._sampling.stacked)
-        told = self._sampling.fit(infos)
-        for problem in told.problems if told is not None else ():
-            self._report.add(problem.code, problem.message, self._place(name, problem.input), problem.fix)
+        if found.faults:
+            for fault in found.faults:
+                self._add(fault, name)
+            if found.fatal is not None:
+                return
+        layout = tuple(found.infos.items())
+        known = self._known.get(layout)
+        if known is None:
+            try:
+                known = self._known[layout] = self._judge(dict(layout))
+            except ArrayFault as fault:
+                self._add(fault, name)
+                return
+        rows, told, number = known
+        self._layouts.count(name, number)
+        if told is not None:
+            for problem in told.problems:
+                self._report.add(problem.code, problem.message, self._place(name, problem.input), problem.fix)
         if not self._quick:
-            self._check_values(found, rows)
+            self._check_values(found, rows, told)
         self._samples += rows
 
-    def _check_values(self, found: UnitScan, rows: int) -> None:
+    def _judge(self, infos: Mapping[str, ArrayInfo]) -> tuple[int, Fit | None, int]:
+        """What all files of one layout share: how many samples, how they fit, and the layout's number."""
+        rows = self._sampling.rows(infos)
+        return rows, self._sampling.fit(infos), self._layouts.number(infos, stacked=self._sampling.stacked)
+
+    def _check_values(self, found: UnitScan, rows: int, told: Fit | None) -> None:
         name = found.unit.name
-        told = self._sampling.fit(found.infos)
         try:
             for row, arrays in enumerate(unit_rows(found, self._sampling, rows)):
                 sample: Mapping[str, Array] = arrays

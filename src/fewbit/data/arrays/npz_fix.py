@@ -8,6 +8,7 @@ Files that are fine are copied byte for byte; files nothing can mend are left ou
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,25 +36,34 @@ class NpzFix:
         sampling: how arrays become samples, with `follow` set.
         out: the empty folder to fill.
         vocab_size: how many token ids the model knows.
+        damaged: `.tar` files that cannot be read to their end, and why.
     """
 
-    def __init__(self, listing: Listing, sampling: Sampling, out: Path, vocab_size: int | None = None):
+    def __init__(
+        self,
+        listing: Listing,
+        sampling: Sampling,
+        out: Path,
+        vocab_size: int | None = None,
+        damaged: Mapping[str, str] | None = None,
+    ):
         self._listing, self._sampling, self._out, self._vocab_size = listing, sampling, out, vocab_size
-        self.changes: list[str] = []
+        self.changes = [f"{name}: members behind the damage left out: {why}" for name, why in (damaged or {}).items()]
         self._odd: dict[str, tuple[str, str]] = {}
+        self._names = {unit.name for unit in listing.units}
 
     def run(self) -> list[str]:
         """Write the copy and return what was changed, a line each."""
         if self._sampling.signature is None:
             self._odd = self._find_odd()
-        plans = {unit.name: self._look(unit) for unit in self._listing.units}
-        whole = all(not lines for lines in plans.values())
-        packed = self._sampling.stacked or any(part.size is not None for u in self._listing.units for part in u.parts)
-        for unit in self._listing.units:
-            lines = plans[unit.name]
+        whole = not self.changes
+        plans = [self._look(unit) for unit in self._listing.units]
+        whole = whole and not any(lines is None or lines for lines in plans)
+        for unit, lines in zip(self._listing.units, plans):
             if lines is None:
                 continue
-            if whole or (not lines and not packed):
+            packed = self._sampling.stacked or any(part.size is not None for part in unit.parts)
+            if whole or not (lines or packed):
                 self._copy(unit)
             else:
                 self._write(unit, lines)
@@ -64,7 +74,7 @@ class NpzFix:
         for unit in self._listing.units:
             found = unit.scan()
             if found.fatal is None:
-                layouts.add(unit.name, found.infos, stacked=self._sampling.stacked)
+                layouts.count(unit.name, layouts.number(found.infos, stacked=self._sampling.stacked))
         return layouts.odd_ones()
 
     def _look(self, unit: Unit) -> list[str] | None:
@@ -117,7 +127,7 @@ class NpzFix:
     def _write(self, unit: Unit, lines: list[str]) -> None:
         found, told = unit.scan(), self._told(unit)
         rows = self._sampling.rows(found.infos)
-        stem = "samples" if len(unit.parts) > 1 else unit.name.rpartition(".")[0]
+        stem = self._free_stem("samples.npz" if len(unit.parts) > 1 else unit.name)
         self.changes.extend(f"{unit.name}: {line}" for line in lines)
         if rows > 1 or self._sampling.stacked:
             self.changes.append(f"{unit.name}: split into {rows} samples")
@@ -128,6 +138,14 @@ class NpzFix:
             target = self._out / (f"{stem}_{row:0{len(str(rows))}}.npz" if rows > 1 else f"{stem}.npz")
             target.parent.mkdir(parents=True, exist_ok=True)
             write_npz(target, sample)
+
+    def _free_stem(self, name: str) -> str:
+        """The file's name without its suffix, changed where `a.npy` would otherwise take the place of `a.npz`."""
+        stem = name.rpartition(".")[0]
+        while f"{stem}.npz" != name and f"{stem}.npz" in self._names:
+            stem += "_"
+        self._names.add(f"{stem}.npz")
+        return stem
 
 
 def _without_guesses(step: Step) -> Step:

@@ -82,6 +82,8 @@ class UnitScan:
     @property
     def faults(self) -> list[ArrayFault]:
         """Everything wrong with the headers."""
+        if len(self.scans) == 1:
+            return self.scans[0].faults
         return [fault for found in self.scans for fault in found.faults]
 
     @property
@@ -151,11 +153,11 @@ def list_units(source: Path, problem: Problem = quietly, *, columns: Collection[
     found: list[tuple[str, Part]] = []
     others = []
     for entry in walk(source, problem):
-        suffix = Path(entry.name).suffix.lower()
+        suffix = entry.name[-4:].lower()
         if suffix in ARRAYS:
             found.append((entry.name, _part(entry.path, entry.name)))
         elif suffix == ".tar":
-            found.extend((name, part) for name, part in _tar_files(entry.path, entry.name, problem))
+            found.extend(_tar_files(entry.path, entry.name, problem))
         else:
             others.append(entry.name)
     listing = _as_columns(found, columns) or _order(found)
@@ -168,15 +170,18 @@ def _part(path: str, name: str, start: int = 0, size: int | None = None) -> Part
 
 
 def _tar_files(path: str, name: str, problem: Problem) -> list[tuple[str, Part]]:
-    found = []
+    found: dict[str, Part] = {}
     try:
         for entry in tar_entries(path):
-            if entry.name.lower().endswith(ARRAYS) and not any(ignored(piece) for piece in entry.name.split("/")):
-                inside = f"{name}/{nfc(entry.name)}"
-                found.append((inside, _part(path, entry.name, entry.start, entry.size)))
+            if not entry.name.lower().endswith(ARRAYS) or any(ignored(piece) for piece in entry.name.split("/")):
+                continue
+            inside = f"{name}/{nfc(entry.name)}"
+            if inside in found:
+                problem("archive-unsafe", name, f"two members are called {entry.name!r}; the first is taken")
+            found.setdefault(inside, _part(path, entry.name, entry.start, entry.size))
     except ArrayFault as fault:
         problem(str(fault.code), name, fault.what)
-    return found
+    return list(found.items())
 
 
 def looks_like_arrays(path: str | Path) -> bool:
@@ -188,9 +193,9 @@ def looks_like_arrays(path: str | Path) -> bool:
 
 
 def _order(found: list[tuple[str, Part]]) -> Listing:
-    order = [None, *_SPLITS]
+    order = {split: place for place, split in enumerate((None, *_SPLITS))}
     units = [Unit(name, (part,), _split(name)) for name, part in found]
-    units.sort(key=lambda unit: (order.index(unit.split), [natural(piece) for piece in unit.name.split("/")]))
+    units.sort(key=lambda unit: (order[unit.split], [natural(piece) for piece in unit.name.split("/")]))
     return Listing(units)
 
 

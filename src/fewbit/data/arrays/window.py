@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 from io import FileIO
+from types import TracebackType
+
+from fewbit.data.arrays.faults import ArrayFault
 
 _WHOLE = 64 << 10
 
 
 class Window:
     """Bytes `start` to `start + size` of an open file; a small one is read at once, a large one piece by piece.
+
+    Leaving its `with` block closes the file.
 
     Args:
         file: opened with `buffering=0`.
@@ -26,6 +31,12 @@ class Window:
             self._content = self._fetch(0, size)
             self.size = len(self._content)
 
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._file.close()
+
     def read(self, offset: int, size: int) -> bytes:
         """The bytes at an offset, fewer when the window ends before."""
         if self._content is not None:
@@ -35,11 +46,14 @@ class Window:
     def _fetch(self, offset: int, size: int) -> bytes:
         if size <= 0:
             return b""
-        self._file.seek(self._start + offset)
-        data = self._file.read(size)
-        while len(data) < size:  # one system call gives at most 2 GiB
-            more = self._file.read(size - len(data))
-            if not more:
-                break
-            data += more
+        try:
+            self._file.seek(self._start + offset)
+            data: bytes = self._file.read(size)
+            while len(data) < size:  # one system call gives at most 2 GiB
+                more = self._file.read(size - len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise ArrayFault("archive-broken", f"cannot be read: {error.strerror or error}") from error
         return data

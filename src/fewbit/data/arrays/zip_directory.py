@@ -23,7 +23,9 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
-_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
+_LENGTHS = struct.Struct("<2H")
+_WIDE = struct.Struct("<2H2Q")
+_FULL16, _FULL32, _FULL64 = 0xFFFF, 0xFFFFFFFF, b"\xff" * 8
 _DIRECTORY_BYTES = 16 << 20
 _LOOK = 1024
 
@@ -70,11 +72,11 @@ def list_members(window: Window) -> list[ZipMember]:
     members: list[ZipMember] = []
     spans: list[tuple[int, int]] = []
     names: set[str] = set()
-    for member, header_at, flags, raw in _central(directory, start):
+    for member, header_at, entry, raw in _central(directory, start):
         if member.name in names:
             raise _unsafe(f"two members are called {member.name!r}", member.name)
         names.add(member.name)
-        member.offset = _data_offset(window, member, header_at, flags, raw)
+        member.offset = _data_offset(window, member, header_at, entry, raw)
         spans.append((header_at, member.offset + member.compressed))
         members.append(member)
     _no_overlap(spans, start)
@@ -138,17 +140,18 @@ def _zip64_end(window: Window, end: int, short: tuple[int, int, int]) -> tuple[i
     return count, size, start, at
 
 
-def _central(directory: bytes, start: int) -> Iterator[tuple[ZipMember, int, int, bytes]]:
-    """Each entry of the directory: the member, where its local header is, its flags and its name as bytes."""
+def _central(directory: bytes, start: int) -> Iterator[tuple[ZipMember, int, bytes, bytes]]:
+    """Each entry of the directory: the member, where its local header is, the entry's flags to sizes, its name."""
     at = 0
-    while at < len(directory):
-        if at + 46 > len(directory) or directory[at : at + 4] != b"PK\x01\x02":
+    end = len(directory)
+    while at < end:
+        if at + 46 > end or directory[at : at + 4] != b"PK\x01\x02":
             raise _broken("its directory is damaged", start + at)
         (_, _, _, flags, method, _, _, crc, compressed, size, named, extra, comment, _, _, _, offset) = (
             _CENTRAL.unpack_from(directory, at)
         )
         after = at + 46 + named + extra + comment
-        if after > len(directory):
+        if after > end:
             raise _broken("its directory is cut short", start + at)
         raw = directory[at + 46 : at + 46 + named]
         name = _name(raw, bool(flags & 0x800))
@@ -156,14 +159,14 @@ def _central(directory: bytes, start: int) -> Iterator[tuple[ZipMember, int, int
             raise _unsafe(f"member {name!r} is encrypted", name)
         if method not in (STORED, DEFLATED):
             raise _broken(f"member {name!r} is compressed by method {method}; only stored and deflate are read")
-        if _FULL32 in (size, compressed, offset):
+        if size == _FULL32 or compressed == _FULL32 or offset == _FULL32:
             field = _zip64_field(directory[at + 46 + named : at + 46 + named + extra], start + at)
             size, field = _wide(size, field)
             compressed, field = _wide(compressed, field)
             offset, field = _wide(offset, field)
         if method == STORED and size != compressed:
             raise _broken(f"member {name!r} is stored, yet {compressed:,} bytes are said to hold {size:,}")
-        yield ZipMember(name, method, crc, compressed, size, 0), offset, flags, raw
+        yield ZipMember(name, method, crc, compressed, size, 0), offset, directory[at + 8 : at + 28], raw
         at = after
 
 
@@ -196,27 +199,37 @@ def _wide(value: int, field: bytes) -> tuple[int, bytes]:
     return int.from_bytes(field[:8], "little"), field[8:]
 
 
-def _data_offset(window: Window, member: ZipMember, at: int, flags: int, raw: bytes) -> int:
+def _data_offset(window: Window, member: ZipMember, at: int, entry: bytes, raw: bytes) -> int:
     """Where a member's data begins, once its local header agrees with the directory."""
     head = window.read(at, 512)
     if len(head) < 30 or head[:4] != b"PK\x03\x04":
         raise _broken(f"member {member.name!r} does not lie where the directory says", at)
-    _, _, local_flags, method, _, _, crc, compressed, size, named, extra = _LOCAL.unpack_from(head)
+    named, extra = _LENGTHS.unpack_from(head, 26)
+    offset: int = at + 30 + named + extra
     if 30 + named + extra > len(head):
         head = window.read(at, 30 + named + extra)
+    alike = head[30 : 30 + named] == raw
+    if head[6:26] != entry:  # otherwise every field agrees, byte by byte
+        wide = _WIDE.pack(1, 16, member.size, member.compressed)
+        usual = head[6:18] == entry[:12] and head[18:26] == _FULL64 and head[30 + named : 50 + named] == wide
+        alike = alike and (usual or _agrees(head, member, entry, at))
+    if not alike:
+        raise _broken(f"member {member.name!r} has one description in the directory and another beside its data", at)
+    if offset + member.compressed > window.size:
+        raise _broken(f"member {member.name!r} reaches beyond the end of the file", at)
+    return offset
+
+
+def _agrees(head: bytes, member: ZipMember, entry: bytes, at: int) -> bool:
+    """Whether a local header says the same as the directory, in other bytes."""
+    _, _, flags, method, _, _, crc, compressed, size, named, extra = _LOCAL.unpack_from(head)
     if size == _FULL32 or compressed == _FULL32:
         field = _zip64_field(head[30 + named : 30 + named + extra], at)
         size, field = _wide(size, field)
         compressed, field = _wide(compressed, field)
     later = bool(flags & 0x08)  # sizes follow the data; the header may leave them open
     same = (size, compressed, crc) == (member.size, member.compressed, member.crc)
-    alike = head[30 : 30 + named] == raw and method == member.method and local_flags == flags
-    if not alike or not (same or (later and not size)):
-        raise _broken(f"member {member.name!r} has one description in the directory and another beside its data", at)
-    offset: int = at + 30 + named + extra
-    if offset + member.compressed > window.size:
-        raise _broken(f"member {member.name!r} reaches beyond the end of the file", at)
-    return offset
+    return head[6:10] == entry[:4] and method == member.method and (same or (later and not size))
 
 
 def _no_overlap(spans: list[tuple[int, int]], directory_at: int) -> None:

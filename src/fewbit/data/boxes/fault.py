@@ -7,7 +7,7 @@ parser serves the reader (policy), the check (report all, go on) and the fix (re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fewbit.data.findings import Code, DataReport
@@ -45,8 +45,3 @@ def reporting(report: DataReport) -> Decide:
         return remedy(report.codes[fault.code])
 
     return decide
-
-
-def quietly(codes: Mapping[str, Code]) -> Decide:
-    """A decision that goes on and tells nobody, for a second look at what was reported before."""
-    return lambda fault: remedy(codes[fault.code])

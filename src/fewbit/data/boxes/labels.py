@@ -62,7 +62,9 @@ class Labels:
         shapes: the objects, in the order of the rows.
         empty: the file holds nothing but white space.
         unreadable: nothing could be read; nobody knows what is on the image.
-        outlines: how many rows are polygons, and how many of them (`nine`) have four points.
+        outlines: how many rows are polygons.
+        nine: how many polygons have four points.
+        slanted: how many of those are no upright rectangle.
         changed: a row was repaired or dropped, so a repaired copy differs from the file.
         readings: the ways to read pixels under which every such row fits its image; `None`: no row was in pixels.
     """
@@ -72,6 +74,7 @@ class Labels:
     unreadable: bool = False
     outlines: int = 0
     nine: int = 0
+    slanted: int = 0
     changed: bool = False
     readings: set[str] | None = None
 
@@ -120,7 +123,8 @@ def read_labels(entry: Entry, rules: Rules, decide: Decide, size_of: SizeOf = la
     labels.empty = not content.strip()
     values = list(rows.parse(content, entry.name, rules, deciding))
     labels.outlines = sum(len(row.numbers) > 4 for row in values)
-    labels.nine = sum(len(row.numbers) == 8 for row in values)
+    quads = [row.numbers for row in values if len(row.numbers) == 8]
+    labels.nine, labels.slanted = len(quads), sum(len({*quad[::2]}) > 2 or len({*quad[1::2]}) > 2 for quad in quads)
     values = _without_pixels(values, entry.name, rules, deciding, size_of, labels)
     made = (shapes.shape(row, Place(entry.name, line=row.line), deciding) for row in values)
     labels.shapes = list(_distinct((s for s in made if s is not None), entry.name, rules, deciding))

@@ -25,7 +25,7 @@ CODES = {
     **splits.CODES,
     **names.CODES,
     **finder.CODES,
-    "images-none": Code(
+    "no-images": Code(
         Severity.ERROR, "the dataset has no images", "expected images/ and labels/, or a data.yaml", "raise"
     ),
     "label-orphan": Code(
@@ -78,7 +78,7 @@ def lay_out(source: Path) -> Layout:
         layout.faults[before:] = [replace(fault, split=split) for fault in layout.faults[before:]]
     if not layout.items:
         looked = ", ".join(found.name(ref.path) or "." for ref in found.refs) or "no folder"
-        layout.faults.append(Fault("images-none", f"no image was found in: {looked}", Place(".")))
+        layout.faults.append(Fault("no-images", f"no image was found in: {looked}", Place(".")))
     layout.orphans = pairs.orphans()
     layout.faults += [Fault("label-orphan", "no image has this name", Place(entry.name)) for entry in layout.orphans]
     _name_classes(layout, pairs)

@@ -79,7 +79,12 @@ class BoxSource(Source):
             if self._meet(fault) == "drop" and fault.code == "stem-twice"
         }
         items = [item for item in layout.items if split is None or item.split == split]
-        self._items = self._decodable([item for item in items if item.image.name not in left_out])
+        # Two splits may be the same folder (`train: images`, `val: images`); all of it still means each image once.
+        once: dict[str, Item] = {}
+        for item in items:
+            if item.image.name not in left_out:
+                once.setdefault(item.image.path, item)
+        self._items = self._decodable(list(once.values()))
         self.task = task or infer_task(self._items, rules)
         self.facts = {
             "classes": list(layout.names) or None,

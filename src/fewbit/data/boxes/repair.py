@@ -28,7 +28,7 @@ from fewbit.data.boxes.survey import Survey, size_of, survey
 from fewbit.data.findings import DataReport, Severity
 from fewbit.errors import DataError
 
-_HOPELESS = ("images-none", "labels-none", "yaml-keypoints")
+_HOPELESS = ("no-images", "labels-none", "yaml-keypoints")
 _MOST_NAMES = 1 << 16  # names that are made up for classes without one
 _ALSO = ("path-guessed", "label-orphan")  # harmless to a reader, but not to be handed on
 
@@ -104,7 +104,7 @@ class _Copy:
         if self.rules.one_based:
             self.lines.append("classes counted from 1 are counted from 0 now [classes-from-one]")
         for item in self.layout.items:
-            if item.image.name in self.seen.pictures.broken:
+            if item.image.path in self.seen.images.broken:
                 self.lines.append(f"{item.image.name}: left out, the image cannot be read")
             elif item.image.name in self.seen.unreadable:
                 self.lines.append(f"{item.image.name}: left out, its label file cannot be read")
@@ -113,7 +113,7 @@ class _Copy:
             else:
                 self._item(item)
         if not self.written:
-            raise DataError("no image of the dataset can be used", code="images-none", where=self.layout.found.root)
+            raise DataError("no image of the dataset can be used", code="no-images", where=self.layout.found.root)
         self._describe()
         return self.lines
 

@@ -109,18 +109,21 @@ def parse(content: bytes, path: str, rules: Rules, decide: Decide) -> Iterator[V
     """
     offset = 0
     for number, raw in enumerate(content.splitlines(keepends=True), start=1):
-        place = Place(path, line=number)
-        try:
-            text = raw.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            bad = offset + error.start
-            message = f"byte {raw[error.start]:#04x} is not UTF-8"
-            decide(Fault("row-encoding", message, replace(place, offset=bad)))
-        else:
-            values = parse_row(text, place, rules, decide) if text else None
+        if not raw.isspace():
+            values = _decoded_row(raw, offset, Place(path, line=number), rules, decide)
             if values is not None:
                 yield values
         offset += len(raw)
+
+
+def _decoded_row(raw: bytes, offset: int, place: Place, rules: Rules, decide: Decide) -> Values | None:
+    try:
+        text = raw.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        message = f"byte {raw[error.start]:#04x} is not UTF-8"
+        decide(Fault("row-encoding", message, replace(place, offset=offset + error.start)))
+        return None
+    return parse_row(text, place, rules, decide) if text else None
 
 
 def parse_row(text: str, place: Place, rules: Rules, decide: Decide) -> Values | None:

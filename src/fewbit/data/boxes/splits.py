@@ -23,6 +23,7 @@ from fewbit.data.findings import Code, Severity
 from fewbit.data.images.sniff import is_image_name
 from fewbit.data.sample import Place
 from fewbit.data.walk import ignored, nfc
+from fewbit.errors import UsageError
 
 CODES = {
     "split-missing": Code(
@@ -100,8 +101,13 @@ def find_splits(source: Path) -> Splits:
 
     Args:
         source: the dataset's folder, or its data.yaml.
+
+    Raises:
+        UsageError: it is not there.
     """
     source = Path(os.path.abspath(source))
+    if not source.exists():
+        raise UsageError(f"there is no file or folder {str(source)!r}", expected="a dataset's folder or its data.yaml")
     root = source if source.is_dir() else source.parent
     found = Splits(root, root, "data.yaml")
     file = _yaml_of(source, found)
@@ -114,6 +120,8 @@ def find_splits(source: Path) -> Splits:
             _from_description(told, found)
             return found
     _from_folders(found)
+    if root != source and found.kind == "beside":
+        found.refs.clear()  # a stray file says nothing about the folder that it lies in
     return found
 
 

@@ -12,12 +12,12 @@ from fewbit.data.boxes.fault import Decide, Fault, reporting
 from fewbit.data.boxes.finder import Item
 from fewbit.data.boxes.labels import Labels, SizeOf, read_labels
 from fewbit.data.boxes.layout import Layout
-from fewbit.data.boxes.pictures import Pictures
 from fewbit.data.boxes.pixels import READINGS
 from fewbit.data.boxes.reading import DETECTION, SEGMENTATION
 from fewbit.data.boxes.rows import Rules
 from fewbit.data.findings import Code, DataReport, Severity
 from fewbit.data.images.decode import ImageFault, image_size
+from fewbit.data.images.inspection import Inspection
 from fewbit.data.sample import Place
 
 CODES = {
@@ -39,8 +39,6 @@ CODES = {
     ),
 }
 
-_SAMPLES = 3
-
 
 @dataclass
 class Survey:
@@ -48,21 +46,23 @@ class Survey:
 
     Args:
         classes: how many objects each class has, also those beyond `nc`.
-        boxes, polygons, nine: how many rows are boxes, polygons, polygons of four points.
+        boxes, polygons: how many rows are boxes and polygons.
+        nine, slanted: how many polygons have four points, and how many of those are no upright rectangle.
         readings: the ways to read pixels that fit every row in pixels; `None`: no row was in pixels.
         unreadable: names of images whose label file cannot be read.
-        pictures: what was seen of the images.
+        images: what was seen of the images.
     """
 
     classes: Counter[int] = field(default_factory=Counter)
     boxes: int = 0
     polygons: int = 0
     nine: int = 0
+    slanted: int = 0
     empty: int = 0
     readings: set[str] | None = None
     unreadable: set[str] = field(default_factory=set)
-    pictures: Pictures = field(default_factory=Pictures)
-    nine_at: Place | None = None
+    images: Inspection = field(default_factory=Inspection)
+    slanted_at: Place | None = None
 
     @property
     def one_based(self) -> bool:
@@ -75,18 +75,17 @@ class Survey:
         self.boxes += sum(shape.polygon is None for shape in labels.shapes)
         self.polygons += labels.outlines
         self.nine += labels.nine
+        self.slanted += labels.slanted
         self.empty += labels.empty
-        if labels.nine and self.nine_at is None:
-            self.nine_at = Place(item.label.name)
+        if labels.slanted and self.slanted_at is None:
+            self.slanted_at = Place(item.label.name)
         if labels.readings is not None:
             self.readings = labels.readings & (set(READINGS) if self.readings is None else self.readings)
         if labels.unreadable:
             self.unreadable.add(item.image.name)
 
 
-def survey(
-    layout: Layout, report: DataReport, rules: Rules, task: str | None, *, quick: bool, workers: int = 1
-) -> Survey:
+def survey(layout: Layout, report: DataReport, rules: Rules, task: str | None, *, quick: bool) -> Survey:
     """Report every fault of a dataset and say what was understood of it."""
     decide = reporting(report)
     for fault in [*layout.faults, *background.missing_labels(layout)]:
@@ -98,8 +97,7 @@ def survey(
             if labels.empty:
                 report.add("label-empty", f"{item.label.name} is empty", Place(item.image.name))
             seen.add(item, labels)
-            _show(item, labels, layout, report)
-    seen.pictures = pictures.check_pictures(layout.items, report, quick=quick, workers=workers)
+    seen.images = pictures.check_pictures(layout, report, quick=quick)
     _judge(layout, seen, report, rules, task)
     report.understood.update(_understood(layout, seen, rules, task))
     return seen
@@ -134,16 +132,16 @@ def _judge(layout: Layout, seen: Survey, report: DataReport, rules: Rules, task:
         span = f"classes run from {min(seen.classes)} to {max(seen.classes)}"
         known = f", and there are {layout.nc} names" if layout.nc else ""
         report.add("classes-from-one", span + known, Place("."))
-    if seen.polygons and seen.nine == seen.polygons and rules.oriented is None:
+    # An upright rectangle is the same object under both readings.
+    if seen.slanted and seen.nine == seen.polygons and rules.oriented is None:
         message = f"all {seen.nine} rows that are not boxes have nine values"
-        report.add("maybe-oriented", message, seen.nine_at)
+        report.add("maybe-oriented", message, seen.slanted_at)
     if task == SEGMENTATION and not seen.polygons and seen.boxes:
         report.add("no-polygons", f"all {seen.boxes} rows are boxes", Place("."))
 
 
 def _understood(layout: Layout, seen: Survey, rules: Rules, task: str | None) -> dict[str, Any]:
     outlines = seen.polygons - (seen.nine if rules.oriented else 0)
-    widths, heights = zip(*seen.pictures.sizes) if seen.pictures.sizes else ((), ())
     names = dict(enumerate(layout.names))
     return {
         "task": task or (SEGMENTATION if outlines else DETECTION),
@@ -156,21 +154,5 @@ def _understood(layout: Layout, seen: Survey, rules: Rules, task: str | None) ->
         "boxes": seen.boxes,
         "polygons": seen.polygons,
         "background": {"label_missing": sum(not item.labelled for item in layout.items), "label_empty": seen.empty},
-        "width": [min(widths), max(widths)] if widths else None,
-        "height": [min(heights), max(heights)] if heights else None,
+        **seen.images.facts(),
     }
-
-
-def _show(item: Item, labels: Labels, layout: Layout, report: DataReport) -> None:
-    if len(report.samples) >= _SAMPLES or not labels.shapes:
-        return
-    names = dict(enumerate(layout.names))
-    first = labels.shapes[0]
-    report.samples.append(
-        {
-            "image": item.image.name,
-            "label": item.label.name,
-            "objects": ", ".join(names.get(shape.cls, str(shape.cls)) for shape in labels.shapes[:8]),
-            "first box": " ".join(f"{value:.4g}" for value in first.box),
-        }
-    )

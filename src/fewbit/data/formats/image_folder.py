@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.images import class_names, decode, layout, leakage, recognition, strangers
-from fewbit.data.images.layout import SPLITS, UNSPLIT, Layout, lay_out, split_word
+from fewbit.data.images.layout import UNSPLIT, Layout, lay_out, split_word
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature
 from fewbit.data.source import Source
 from fewbit.data.walk import CODES as WALK_CODES
-from fewbit.data.walk import quietly, report_into
+from fewbit.data.walk import report_into
 from fewbit.errors import UsageError, nearest
 
 TASK = "image-classification"
@@ -87,7 +86,7 @@ def read(
     members = [
         (entry, index[name])
         for part, name, entry in found.all_images()
-        if part in chosen and name in index and f"{_prefix(part)}{name}" not in dropped
+        if part in chosen and name in index and (part, name) not in dropped
     ]
     entries, labels = [entry for entry, _ in members], [label for _, label in members]
     opened = FolderSource(entries, labels, policy=policy, background=colour, workers=workers)
@@ -116,8 +115,8 @@ def check(
     names = _classes(found, classes)
     _judge_task(found, task)
     class_names.examine_classes(found, names)
-    for code, message, place in found.faults:
-        report.add(code, message, place)
+    for fault in found.faults:
+        report.add(fault.code, fault.message, fault.place)
     images = found.all_images()
     counts = Counter(name for _, name, _ in images)
     report.understood.update(
@@ -154,8 +153,8 @@ def fix(
         source, splits=splits, problem=lambda code, path, message: changes.append(f"left out {path}: {message}")
     )
     policy = Policy(CODES)
-    for code, message, place in found.faults:
-        policy.meet(code, message, place)
+    for fault in found.faults:
+        policy.meet(fault.code, fault.message, fault.place)
     aside = DataReport(str(source), codes=CODES)
     seen = inspect_images([entry for _, _, entry in found.all_images()], aside, quick=False, workers=workers)
     return changes + copy_repaired(found, _classes(found, classes), seen, out)
@@ -178,10 +177,6 @@ def _classes(found: Layout, given: Sequence[str] | None) -> list[str]:
     return names
 
 
-def _prefix(split: str) -> str:
-    return "" if split == UNSPLIT else f"{split}/"
-
-
 def _chosen(found: Layout, split: str | None) -> list[str]:
     if split is None or split == UNSPLIT:
         return list(found.images)
@@ -197,26 +192,23 @@ def _judge_task(found: Layout, task: str | None) -> None:
         found.fault("task-mismatch", f"the task {task!r} is not {TASK!r}, which folders of classes serve")
 
 
-def _meet_faults(found: Layout, chosen: Sequence[str], policy: Policy) -> set[str]:
-    """Raise for what the policy does not let pass; the places of classes that are dropped."""
+def _meet_faults(found: Layout, chosen: Sequence[str], policy: Policy) -> set[tuple[str | None, str]]:
+    """Raise for what the policy does not let pass; the splits and classes that are dropped."""
     dropped = set()
-    for code, message, place in found.faults:
-        top = str(place.path).partition("/")[0]
-        if code == "class-unseen-in-train" and top in SPLITS and top not in chosen:
+    for fault in found.faults:
+        if fault.split not in (None, *chosen):
             continue  # nothing of that split is read
-        if policy.meet(code, message, place) == "drop" and code.startswith("class-"):
-            dropped.add(str(place.path))
+        if policy.meet(fault.code, fault.message, fault.place) == "drop" and fault.name is not None:
+            dropped.add((fault.split, fault.name))
     return dropped
 
 
 def _note(opened: Source, found: Layout) -> None:
     """One line a code, not one a file: a folder can hold thousands that are passed over."""
-    by_code: dict[str, list[tuple[str, Place]]] = {}
-    for code, message, place in found.faults:
-        by_code.setdefault(code, []).append((message, place))
-    for code, places in by_code.items():
-        message, place = places[0]
-        opened.record.note(code, message, where=place, count=len(places))
+    counts = Counter(fault.code for fault in found.faults)
+    for fault in found.faults:
+        if counts.get(fault.code):
+            opened.record.note(fault.code, fault.message, where=fault.place, count=counts.pop(fault.code))
     if found.others:
         count = len(found.others)
         message = f"{count:,} files are not named like images and were passed over"

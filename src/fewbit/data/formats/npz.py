@@ -202,11 +202,17 @@ def fix(
     from fewbit.data.arrays.sample_files import list_units
     from fewbit.data.arrays.sampling import Sampling
 
-    listing = list_units(source, columns=signature.names if signature else ())
+    damaged: dict[str, str] = {}
+
+    def passed_over(code: str, path: str, message: str) -> None:
+        if code in ARRAY_CODES:
+            damaged[path] = message
+
+    listing = list_units(source, passed_over, columns=signature.names if signature else ())
     sampling = Sampling.decide(
         listing, stacked=stacked, signature=signature, rename=rename, targets=_answers(targets), follow=True
     )
-    return NpzFix(listing, sampling, out, vocab_size).run()
+    return NpzFix(listing, sampling, out, vocab_size, damaged).run()
 
 
 def _answers(targets: Collection[str] | None) -> frozenset[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fewbit.data import walk
 from fewbit.data.findings import DataReport, Policy
@@ -27,8 +27,11 @@ from fewbit.data.signature import Signature
 from fewbit.data.source import Source
 from fewbit.data.tables import csv_codes
 from fewbit.data.tables.codes import FILE, MEANING, ROW
-from fewbit.data.tables.shards import Shard, choose, find, kind_of
+from fewbit.data.tables.shards import Shard, choose, find, is_row_file, kind_of
 from fewbit.errors import DataError
+
+if TYPE_CHECKING:
+    from fewbit.data.tables.collection import Collection
 
 CODES = {**FILE, **ROW, **MEANING, **csv_codes.CODES}
 
@@ -47,7 +50,7 @@ def detect(source: object) -> Match | None:
     if not source.is_dir():
         return None
     names = [entry.name.lower() for entry in islice(walk.walk(source), _LOOK)]
-    rows = [name for name in names if kind_of(name)]
+    rows = [name for name in names if is_row_file(name)]
     if not rows or "state.json" in names or any(name.endswith("dataset_dict.json") for name in names):
         return None
     others = sum(name.endswith(_PICTURES) for name in names)
@@ -91,6 +94,12 @@ def read(
     collection = Collection(source, shards, task, options)
     opened = RowSource(collection, chosen, policy, list(CODES))
     opened.facts.update(_facts(collection))
+    if collection.labels is not None:
+        opened.facts["classes"] = list(collection.labels.classes)
+    if split is None and len(collection.splits) > 1:
+        opened.record.note(
+            "all-splits", f"rows of {', '.join(collection.splits)}, one after the other; split= takes one"
+        )
     opened.record.note("layout", f"rows are read as {collection.layout}; layout=, label= and columns= choose others")
     return opened
 
@@ -156,7 +165,7 @@ def fix(
     return [change for shard in shards for change in copier.copy(collection.table(shard), out)]
 
 
-def _facts(collection: Any) -> dict[str, Any]:
+def _facts(collection: Collection) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "columns": list(dict.fromkeys(name for row in collection.head for name in row)),
         "layout": str(collection.layout),
@@ -165,6 +174,4 @@ def _facts(collection: Any) -> dict[str, Any]:
     }
     if collection.label is not None:
         facts["label"] = collection.label
-    if collection.labels is not None:
-        facts["classes"] = list(collection.labels.classes)
     return facts

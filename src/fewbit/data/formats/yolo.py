@@ -64,7 +64,7 @@ def read(
 
     Args:
         source: the folder, or its data.yaml.
-        split: `train`, `val` or `test`; None reads all of them, in that order.
+        split: `train`, `val` or `test`; None reads all of them, in that order, each image once.
         task: `object-detection` or `segmentation`; None: segmentation when there are polygons.
         policy: what happens to faults.
         oriented: rows of nine values are oriented boxes (True) or polygons (False).
@@ -95,7 +95,6 @@ def check(
     one_based: bool = False,
     pixels: str = "centre",
     duplicate_digits: int | None = None,
-    workers: int = 1,
 ) -> None:
     """Report every fault of every file.
 
@@ -106,11 +105,10 @@ def check(
         signature: not needed here: the samples are images and answers, not yet model inputs.
         quick: read the images' headers only, decode none.
         oriented, one_based, pixels, duplicate_digits: as in `read`.
-        workers: how many processes decode images.
     """
     laid = lay_out(Path(source))
     rules = _rules(laid, oriented, one_based, pixels, duplicate_digits)
-    survey.survey(laid, report, rules, known_task(task), quick=quick, workers=workers)
+    survey.survey(laid, report, rules, known_task(task), quick=quick)
 
 
 def fix(

@@ -57,15 +57,14 @@ def examine_classes(layout: Layout, classes: Sequence[str]) -> None:
     known = set(classes)
     trained = {name for name, entries in layout.images.get("train", {}).items() if entries}
     for split, members in layout.images.items():
-        path = "" if split == "all" else f"{split}/"
         for name, entries in members.items():
             if name not in known:
-                layout.fault("class-unknown", f"{name!r} is not among the {len(classes)} given classes", path + name)
+                layout.class_fault("class-unknown", f"is not among the {len(classes)} given classes", split, name)
             elif not entries:
-                layout.fault("class-empty", f"the class {name!r} has no image here", path + name)
+                layout.class_fault("class-empty", f"the class {name!r} has no image here", split, name)
             elif trained and name not in trained:
                 message = f"{len(entries):,} images of the class {name!r}, of which train has none"
-                layout.fault("class-unseen-in-train", message, path + name)
+                layout.class_fault("class-unseen-in-train", message, split, name)
         if trained and split != "train":
             for name in sorted(trained - set(members)):
                 layout.fault("class-missing-in-split", f"no image of the class {name!r}", split)

@@ -24,8 +24,8 @@ def copy_repaired(layout: Layout, classes: Sequence[str], seen: Inspection, out:
         seen: what a full inspection of its images found.
         out: an empty folder.
     """
-    for folder, name in layout.class_folders.items():
-        if name in classes:
+    for (_, name), folders in layout.class_folders.items():
+        for folder in folders if name in classes else ():
             (out / folder).mkdir(parents=True, exist_ok=True)
     changes: list[str] = []
     images = layout.all_images()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from fewbit.data.findings import Policy
 from fewbit.data.images.decode import ImageFault, read_image
@@ -49,15 +50,12 @@ class FolderSource(Source):
 
     def __iter__(self) -> Iterator[Sample]:
         paths = (entry.path for entry in self._entries)
-        outcomes = decode_in_order(paths, self._workers, self._background)
-        try:
+        with closing(decode_in_order(paths, self._workers, self._background)) as outcomes:
             for index, outcome in enumerate(outcomes):
                 if not isinstance(outcome, ImageFault):
                     yield self._sample(index, outcome)
                 elif self._policy.meet(outcome.code, outcome.message, self.place(index)) == "drop":
                     self._note_dropped(index, outcome)
-        finally:
-            outcomes.close()
 
     def get(self, index: int) -> Sample:
         """The sample at an index; one that cannot be decoded raises here, whatever the policy says of reading on."""

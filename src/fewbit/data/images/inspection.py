@@ -7,7 +7,7 @@ A truncated JPEG passes every test short of decoding it, so a full check decodes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,9 +70,10 @@ def inspect_images(entries: Sequence[Entry], report: DataReport, *, quick: bool,
             _judge_header(entry, header, report)
     if not quick:
         well = [entry for entry in entries if entry.path not in found.broken]
-        for entry, fault in report.progress.track(_verdicts(well, workers), total=len(well), label="decoding images"):
-            if fault:
-                _broken(entry, fault, found, report)
+        verdicts = zip(well, verify_in_order((entry.path for entry in well), workers))
+        for entry, verdict in report.progress.track(verdicts, total=len(well), label="decoding images"):
+            if verdict:
+                _broken(entry, verdict, found, report)
     return found
 
 
@@ -86,10 +87,6 @@ def read_kind(path: str) -> str:
     if not head:
         raise ImageFault("image-empty", "the file is empty (0 bytes)")
     return kind_of(head)
-
-
-def _verdicts(entries: Sequence[Entry], workers: int) -> Iterator[tuple[Entry, ImageFault | None]]:
-    yield from zip(entries, verify_in_order((entry.path for entry in entries), workers))
 
 
 def _broken(entry: Entry, fault: ImageFault, found: Inspection, report: DataReport) -> None:

@@ -10,7 +10,7 @@ empty or missing folder in one split cannot shift the labels of another.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fewbit.data.findings import Code, Severity
 from fewbit.data.images.sniff import EXTENSIONS, suffix
 from fewbit.data.sample import Place
 from fewbit.data.walk import Entry, Problem, ignored, nfc, quietly, walk
+from fewbit.errors import UsageError
 
 SPLITS = ("train", "val", "test")
 UNSPLIT = "all"
@@ -48,6 +49,17 @@ CODES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a layout; `split` and `name` say which class of which split, when it is one."""
+
+    code: str
+    message: str
+    place: Place
+    split: str | None = None
+    name: str | None = None
+
+
 @dataclass
 class Layout:
     """What lies where.
@@ -58,18 +70,18 @@ class Layout:
             only split is `"all"`.
         outside: images that belong to no class and are left out.
         others: files that do not end like an image we read.
-        class_folders: where every class folder lies, relative to the root, with its class.
+        class_folders: where the class folders lie, relative to the root, by split and class.
         spellings: how the folders of a class are spelled on disk, by the class's name in NFC.
-        faults: what is wrong with the layout: code, message, place.
+        faults: what is wrong with it.
     """
 
     root: Path
     images: dict[str, dict[str, list[Entry]]] = field(default_factory=dict)
     outside: list[Entry] = field(default_factory=list)
     others: list[Entry] = field(default_factory=list)
-    class_folders: dict[str, str] = field(default_factory=dict)
+    class_folders: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     spellings: dict[str, set[str]] = field(default_factory=dict)
-    faults: list[tuple[str, str, Place]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     @property
     def split(self) -> bool:
@@ -96,7 +108,12 @@ class Layout:
 
     def fault(self, code: str, message: str, path: str = ".") -> None:
         """Note a fault at a path."""
-        self.faults.append((code, message, Place(path)))
+        self.faults.append(Fault(code, message, Place(path)))
+
+    def class_fault(self, code: str, message: str, split: str, name: str) -> None:
+        """Note a fault of a class in a split."""
+        path = self.class_folders.get((split, name), [name])[0]
+        self.faults.append(Fault(code, message, Place(path), split, name))
 
 
 def split_word(name: str) -> str | None:
@@ -118,6 +135,8 @@ def lay_out(root: Path, *, splits: bool | None = None, problem: Problem = quietl
 
     Cost: one `scandir` a folder, no file is opened.
     """
+    if not root.is_dir():
+        raise UsageError(f"{str(root)!r} is not a folder", expected="a folder of class folders")
     layout = Layout(root)
     images: dict[str, list[Entry]] = {}
     for entry in walk(root, problem):
@@ -133,14 +152,14 @@ def lay_out(root: Path, *, splits: bool | None = None, problem: Problem = quietl
         _sort_into_splits(layout, tops, images)
     else:
         layout.images[UNSPLIT] = {name: images.get(name, []) for name in tops}
-        layout.class_folders = {name: name for name in tops}
+        layout.class_folders = {(UNSPLIT, name): [name] for name in tops}
         layout.spellings = {name: set(spelled) for name, spelled in tops.items()}
     if not any(layout.counts().values()):
         layout.fault("no-images", f"{len(layout.others):,} other files, but no image in a class folder")
     return layout
 
 
-def _has_splits(layout: Layout, tops: Sequence[str], images: dict[str, list[Entry]], told: bool | None) -> bool:
+def _has_splits(layout: Layout, tops: Iterable[str], images: dict[str, list[Entry]], told: bool | None) -> bool:
     named = [name for name in tops if split_word(name)]
     if told is not None or not named:
         return bool(told and named)
@@ -179,7 +198,7 @@ def _read_split(layout: Layout, split: str, name: str, spelled: list[str], image
     for folder in spelled:
         for inner, spellings in _folders(layout.root / folder).items():
             classes.setdefault(inner, [])
-            layout.class_folders[f"{name}/{inner}"] = inner
+            layout.class_folders.setdefault((split, inner), []).append(f"{name}/{inner}")
             layout.spellings.setdefault(inner, set()).update(spellings)
     for entry in images:
         inner, slash, _ = entry.name[len(name) + 1 :].partition("/")

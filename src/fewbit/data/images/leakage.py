@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same image twice: in two splits (a test that was trained on), in two classes (a label that contradicts itself)."""
+"""The same image twice: in two splits (a test that was trained on), in two classes (a label contradicts itself)."""
 
 from __future__ import annotations
 

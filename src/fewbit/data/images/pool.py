@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
@@ -32,7 +32,9 @@ _CHUNK_PATHS = 16  # and never more characters in flight than a pipe holds
 _CHUNK_CHARACTERS = 2_048
 
 
-def decode_in_order(paths: Iterable[str], workers: int = 1, background: Background = WHITE) -> Iterator[Outcome]:
+def decode_in_order(
+    paths: Iterable[str], workers: int = 1, background: Background = WHITE
+) -> Generator[Outcome, None, None]:
     """Decode image files, in the order given, each into its pixels or the fault that it has.
 
     Args:
@@ -54,7 +56,7 @@ def decode_in_order(paths: Iterable[str], workers: int = 1, background: Backgrou
         team.close()
 
 
-def verify_in_order(paths: Iterable[str], workers: int = 1) -> Iterator[ImageFault | None]:
+def verify_in_order(paths: Iterable[str], workers: int = 1) -> Generator[ImageFault | None, None, None]:
     """Decode image files and keep only the faults: `None` for a file that is well."""
     if workers <= 1 or not _POLLABLE:
         for path in paths:

@@ -56,7 +56,7 @@ ROW = {
         _ERROR, "a row is not an object", 'write {"text": …} instead of the bare value', "raise", _DROP
     ),
     "duplicate-key": Code(_ERROR, "a key stands twice in one object", "keep one of the two", "raise", ("drop", "keep")),
-    "not-finite": Code(_WARN, "NaN or Infinity, which JSON does not have", "write null", "keep", ("raise", "drop")),
+    "nan-in-json": Code(_WARN, "NaN or Infinity, which JSON does not have", "write null", "keep", ("raise", "drop")),
     "lone-surrogate": Code(_ERROR, "half a character", "write the text again as UTF-8", "raise", ("drop", "repair")),
 }
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from fewbit.data import cache
 from fewbit.data.tables.field import field
@@ -71,7 +70,8 @@ class Collection:
         """The first rows that can be read, as they stand in the first file that has any."""
         for shards in self.splits.values():
             for shard in shards:
-                rows = [row.values for row in islice(self.table(shard).rows(), _HEAD) if row.values is not None]
+                first = takewhile(_short, islice(self.table(shard).rows(), _HEAD))
+                rows = [row.values for row in first if row.values is not None]
                 if rows:
                     return rows
         return []
@@ -141,14 +141,19 @@ class Collection:
 
     def _label_values(self, shard: Shard, path: str) -> list[Any]:
         table = self.table(shard)
-        with contextlib.suppress(OSError, orjson.JSONDecodeError):
+        with contextlib.suppress(OSError, json.JSONDecodeError):
             kept = cache.entry("labels", table.path, path, repr(self.options.encoding), repr(self.options.delimiter))
             if kept.exists():
-                return list(orjson.loads(kept.read_bytes()))
+                return list(json.loads(kept.read_bytes()))
             values = _distinct(table, path)
-            cache.keep(kept, lambda temporary: temporary.write_bytes(orjson.dumps(values)))
+            cache.keep(kept, lambda temporary: temporary.write_text(json.dumps(values)))
             return values
         return _distinct(table, path)
+
+
+def _short(row: Row) -> bool:
+    """Not a row whose end may be gigabytes away."""
+    return not row.faults or row.faults[0].code != "row-too-long"
 
 
 class _Distinct:

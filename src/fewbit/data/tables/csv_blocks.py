@@ -29,7 +29,8 @@ class Block:
         starts, ends: where each field begins and ends, quotes included, shape (fields,).
         first: the index of each record's first field, and the number of fields, shape (records + 1,).
         lines: the line each record begins on, from 1, shape (records,).
-        quotes, stray, early: as in `Tokens`.
+        quotes: how many quote bytes each field holds, shape (fields,), or `None`.
+        stray, early: as in `Tokens`.
     """
 
     data: bytes
@@ -38,7 +39,7 @@ class Block:
     ends: Positions
     first: Positions
     lines: Positions
-    quotes: Positions
+    quotes: NDArray[np.int32] | None
     stray: Positions
     early: Positions
 
@@ -56,14 +57,19 @@ class Block:
     def without(self, count: int) -> Block:
         """The block without its first records; some are left."""
         cut = self.first[count]
-        fields = {"starts": self.starts[cut:], "ends": self.ends[cut:], "first": self.first[count:] - cut}
-        return replace(self, **fields, lines=self.lines[count:])
+        return replace(
+            self,
+            starts=self.starts[cut:],
+            ends=self.ends[cut:],
+            first=self.first[count:] - cut,
+            lines=self.lines[count:],
+            quotes=None if self.quotes is None else self.quotes[cut:],
+        )
 
     def records(self, chosen: NDArray[np.bool_] | slice = slice(None)) -> Iterator[bytes]:
         """The bytes of every chosen record."""
-        data = self.data
-        for start, end in zip(self.begins()[chosen].tolist(), self.ends[self.first[1:] - 1][chosen].tolist()):
-            yield data[start:end]
+        starts, ends = self.begins()[chosen], self.ends[self.first[1:] - 1][chosen]
+        return map(self.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ class Blocks:
             self.offset -= 1
             yield block
         else:
-            yield self._unclosed(data, Runs.of(data, found.quotes, self._delimiter).opener())
+            yield self._unclosed(data, Runs.of(data, self._delimiter).opener())
             yield from self
 
     def _block(self, data: bytes, found: Tokens) -> tuple[Block, int]:
@@ -136,6 +142,7 @@ class Blocks:
         used = int(found.after[last])
         ends, starts = found.ends[: last + 1], np.empty(last + 1, np.int64)
         starts[0], starts[1:] = 0, found.after[:last]
+        quotes = None if found.quotes is None else found.quotes[: last + 1]
         first = np.concatenate((np.zeros(1, np.int64), found.closing + 1))
         breaks = found.breaks[: np.searchsorted(found.breaks, used, "right")]
         if len(breaks) == len(found.closing):
@@ -148,8 +155,9 @@ class Blocks:
             kept[first[:-1][blank]] = False
             counts = np.diff(first)[~blank]
             starts, ends, lines = starts[kept], ends[kept], lines[~blank]
+            quotes = None if quotes is None else quotes[kept]
             first = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-        block = Block(data, self.offset, starts, ends, first, lines, found.quotes, found.stray, found.early)
+        block = Block(data, self.offset, starts, ends, first, lines, quotes, found.stray, found.early)
         self._pass(used, len(breaks))
         return block, used
 
@@ -231,8 +239,8 @@ class _State:
         if len(found.closing):
             return int(found.after[found.closing[0]]) - known
         self.open, before = False, b"" if not data or data[-1] == self._delimiter else b"x"
-        if len(found.quotes):
-            runs = Runs.of(data, found.quotes, self._delimiter)
+        if found.quotes is not None:
+            runs = Runs.of(data, self._delimiter)
             self.open = bool(runs.inside[-1])
             if self.open or runs.held:
                 before = b'"x' if self.open else b'"x"'

@@ -54,29 +54,32 @@ def columns(block: Block, good: NDArray[np.bool_], width: int) -> list[TextColum
         good: which records to take, shape (records,); each has `width` fields.
         width: the number of columns.
     """
-    starts, ends = block.starts, block.ends
+    view = np.frombuffer(block.data, np.uint8)
+    quoted = view[block.starts] == QUOTE
+    starts, ends = block.starts + quoted, block.ends - quoted
+    lengths = _lengths(block, view, quoted)
     if not good.all():
         chosen = np.repeat(good, np.diff(block.first))
-        starts, ends = starts[chosen], ends[chosen]
-    view = np.frombuffer(block.data, np.uint8)
-    quoted = view[starts] == QUOTE
-    if quoted.any():
-        starts, ends = starts + quoted, ends - quoted
+        starts, ends, quoted, lengths = starts[chosen], ends[chosen], quoted[chosen], lengths[chosen]
     looks = kinds(view, starts, ends)
-    lengths = _lengths(block, view, starts, ends)
-    shape = (-1, width)
-    arrays = [array.reshape(shape).T for array in (starts, ends, quoted, looks, lengths)]
-    return [TextColumn(block.data, *(array[column] for array in arrays)) for column in range(width)]
+    by_column = [array.reshape(-1, width).T for array in (starts, ends, quoted, looks, lengths)]
+    return [TextColumn(block.data, *(array[column] for array in by_column)) for column in range(width)]
 
 
-def _lengths(block: Block, view: NDArray[np.uint8], starts: Positions, ends: Positions) -> Positions:
+def _lengths(block: Block, view: NDArray[np.uint8], quoted: NDArray[np.bool_]) -> Positions:
     """The characters of each value: its bytes, less those inside a character, less one of each pair of quotes."""
-    lengths = ends - starts
+    lengths = block.ends - block.starts - 2 * quoted
+    if block.quotes is not None:
+        lengths -= (block.quotes - 2 * quoted) >> 1
     if not block.data.isascii():
-        later = np.zeros(len(view) + 1, np.int64)
-        np.cumsum((view & 0xC0) == 0x80, out=later[1:])
-        lengths -= later[ends] - later[starts]
-    if b'""' in block.data:
-        quotes = block.quotes
-        lengths -= (np.searchsorted(quotes, ends) - np.searchsorted(quotes, starts)) // 2
+        later = np.flatnonzero(view.view(np.int8) < -64)  # 0x80 to 0xBF
+        lengths -= _counted(later, block.starts, int(block.ends[-1]))
     return lengths
+
+
+def _counted(positions: Positions, starts: Positions, stop: int) -> Positions:
+    """How many of the positions lie behind each start and before the next."""
+    if len(positions) > len(starts):
+        return np.diff(np.searchsorted(positions, np.append(starts, stop)))
+    within = positions[(starts[0] <= positions) & (positions < stop)]
+    return np.bincount(np.searchsorted(starts, within, "right") - 1, minlength=len(starts))

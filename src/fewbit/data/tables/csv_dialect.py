@@ -15,7 +15,7 @@ from fewbit.errors import UsageError
 
 DELIMITERS = (",", "\t", ";", "|")
 _NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
-_SEP = re.compile(rb'"?sep=([!#-/:-@\[-^`{-~\t ])"?(?:[\r\n]|$)', re.IGNORECASE)
+_SEP = re.compile(rb'"?sep=([!#-*,/:-@\[-^`{-~\t ])"?(?:[\r\n]|$)', re.IGNORECASE)
 _RECORDS = 200
 
 
@@ -44,7 +44,7 @@ def checked(delimiter: str) -> str:
         raise UsageError(
             f"{delimiter!r} cannot separate fields",
             where="delimiter",
-            expected="one ASCII character that is no letter, digit, quote or line end",
+            expected="one ASCII character that is no letter, quote or line end and no part of a number",
             try_="delimiter=',' or ';' or '|' or '\\t'",
         )
     return delimiter

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from fewbit.data.tables.broken import Broken
 from fewbit.data.tables.table import Fault
 
-PIECE = 1 << 19
+PIECE = 1 << 21
 """Large enough that whole-array operations pay off, small enough that their arrays stay in the processor's cache."""
 
 

@@ -3,7 +3,8 @@
 
 A number is what a program writes: `-12`, `0.5`, `.5`, `1.`, `3e-05`. `007`, `+1`, `1_000`, `NA` and `nan` are text,
 so that nothing is lost when a column is cast by its kind. One small automaton decides, run over all fields of a
-piece at a time: step n reads byte n of every field that is still undecided.
+piece at a time: each step reads the next byte of every field that is still undecided. Eight digits in a row, where
+the automaton would only go round in a circle, are one step.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def _table() -> NDArray[np.uint16]:
 _NEXT = _table()
 _FIRST = _NEXT[1 << 8 : 2 << 8].copy()
 _KIND = np.array([kind for kind, _ in _AUTOMATON], np.uint8)
+_CIRCLES = np.array([ways.get("0") == ways.get("1") == state for state, (_, ways) in enumerate(_AUTOMATON)])
+
+_HIGH, _ZEROS, _SIX = (np.uint64(byte * 0x0101010101010101) for byte in (0xF0, 0x30, 0x06))
 
 
 def kinds(view: NDArray[np.uint8], starts: Positions, ends: Positions) -> Kinds:
@@ -58,28 +62,39 @@ def kinds(view: NDArray[np.uint8], starts: Positions, ends: Positions) -> Kinds:
     Args:
         view: the bytes of a piece.
         starts: where each value begins, shape (fields,), quotes left out.
-        ends: the byte after each value, shape (fields,).
+        ends: the byte after each value, shape (fields,); it is there, and no part of a number: it ends the automaton.
 
-    >>> view = np.frombuffer(b"-1,0.5,007,", np.uint8)
+    >>> view = np.frombuffer(b"-1,0.5,007,,", np.uint8)
     >>> [KINDS[kind] for kind in kinds(view, np.array([0, 3, 7, 11]), np.array([2, 6, 10, 11]))]
     ['int', 'float', 'text', 'empty']
     """
-    found = np.full(len(starts), TEXT, np.uint8)
     lengths = ends - starts
+    found = np.full(len(starts), TEXT, np.uint8)
     found[lengths == 0] = EMPTY
-    state = _FIRST[view[np.minimum(starts, len(view) - 1)]]
-    state[(lengths == 0) | (lengths > _LONGEST)] = 0
+    state = _FIRST[view[starts]]
+    state[lengths > _LONGEST] = 0
     live = np.flatnonzero(state)
     state, at, stop = state[live], starts[live] + 1, ends[live]
+    words = np.ndarray((max(0, len(view) - 7),), np.uint64, view, strides=(1,))
     while len(live):
-        done = at == stop
-        if done.any():
-            found[live[done]] = _KIND[state[done] >> 8]
-            going = ~done
-            live, state, at, stop = live[going], state[going], at[going], stop[going]
-        state = _NEXT[state | view[at]]
+        _pass_digits(words, state, at, stop)
+        before = state
+        state = _NEXT.take(state | view.take(at))
         if not state.all():
-            going = state != 0
+            over = np.flatnonzero(state == 0)
+            over = over[at[over] == stop[over]]
+            found[live[over]] = _KIND[before[over] >> 8]
+            going = np.flatnonzero(state)
             live, state, at, stop = live[going], state[going], at[going], stop[going]
         at += 1
     return found
+
+
+def _pass_digits(words: NDArray[np.uint64], state: NDArray[np.uint16], at: Positions, stop: Positions) -> None:
+    """Move over eight digits at once; `words[i]` is the eight bytes from `i` on."""
+    far = np.flatnonzero(stop - at >= 8)
+    if len(far):
+        far = far[_CIRCLES[state[far] >> 8]]
+        word = words[at[far]]
+        digits = ((word & _HIGH) == _ZEROS) & (((word + _SIX) & _HIGH) == _ZEROS)
+        at[far[digits]] += 8

@@ -33,7 +33,7 @@ class Tokens:
         after: where the next field begins.
         closing: indices into `ends` of those that end a record.
         breaks: the byte after each line end, inside quotes or outside.
-        quotes: every quote byte.
+        quotes: how many quote bytes each field holds, those around it included; `None` when there are none at all.
         stray: quotes that are ordinary text in a field without quotes.
         early: quotes that close their field although text follows.
     """
@@ -42,7 +42,7 @@ class Tokens:
     after: Positions
     closing: Positions
     breaks: Positions
-    quotes: Positions
+    quotes: NDArray[np.int32] | None
     stray: Positions
     early: Positions
 
@@ -70,35 +70,37 @@ def tokens(data: bytes, delimiter: int) -> Tokens:
         mask |= view == QUOTE
     at = np.flatnonzero(mask)
     kind = view[at]
-    quotes = stray = early = _NONE
-    inside = None
+    stray = early = _NONE
+    seen = inside = None
     if quoted:
         is_quote = kind == QUOTE
-        quotes, plain = at[is_quote], np.flatnonzero(~is_quote)
-        parity = (np.cumsum(is_quote, dtype=np.uint8) & 1).view(bool)
-        if _regular(at, is_quote, parity, len(data)):
-            at, kind, inside = at[plain], kind[plain], parity[plain]
+        seen = np.cumsum(is_quote, dtype=np.int32)
+        regular = _regular(at, is_quote, seen, len(data))
+        bare = np.flatnonzero(~is_quote)
+        at, kind, seen = at[bare], kind[bare], seen[bare]
+        if regular:
+            inside = (seen & 1).astype(bool)
         else:
-            at, kind = at[plain], kind[plain]
-            runs = Runs.of(data, quotes, delimiter)
+            runs = Runs.of(data, delimiter)
             stray, early, inside = runs.stray, runs.early, runs.inside_at(at)
     after = at + 1
-    if returns:
-        pairs = np.flatnonzero((kind[:-1] == CR) & (kind[1:] == LF) & (at[1:] == after[:-1]))
-        after[pairs] += 1
-        single = np.ones(len(at), bool)
-        single[pairs + 1] = False
-        at, kind, after = at[single], kind[single], after[single]
-        inside = inside if inside is None else inside[single]
     is_break = kind != delimiter
+    kept = None if inside is None else ~inside
+    if returns:
+        second = np.flatnonzero((kind[:-1] == CR) & (kind[1:] == LF) & (at[1:] == after[:-1])) + 1
+        after[second - 1] += 1
+        is_break[second] = False
+        kept = np.ones(len(at), bool) if kept is None else kept
+        kept[second] = False
     breaks = after[is_break]
-    if inside is not None and inside.any():
-        outside = np.flatnonzero(~inside)
-        at, after, is_break = at[outside], after[outside], is_break[outside]
-    return Tokens(at, after, np.flatnonzero(is_break), breaks, quotes, stray, early)
+    if kept is not None:
+        chosen = np.flatnonzero(kept)
+        at, after, is_break = at[chosen], after[chosen], is_break[chosen]
+        seen = seen if seen is None else np.diff(seen[chosen], prepend=np.int32(0))
+    return Tokens(at, after, np.flatnonzero(is_break), breaks, seen, stray, early)
 
 
-def _regular(at: Positions, is_quote: NDArray[np.bool_], parity: NDArray[np.bool_], size: int) -> bool:
+def _regular(at: Positions, is_quote: NDArray[np.bool_], seen: NDArray[np.int32], size: int) -> bool:
     """Whether each quote that opens has a separator or quote before it and each one that closes has one after it.
 
     Then counting quotes is enough: the state is the parity, and runs need not be looked at.
@@ -107,7 +109,8 @@ def _regular(at: Positions, is_quote: NDArray[np.bool_], parity: NDArray[np.bool
     np.not_equal(at[1:], at[:-1] + 1, out=apart[1:-1])
     apart[0] = at[0] != 0
     apart[-1] = at[-1] != size - 1
-    return not (is_quote & np.where(parity, apart[:-1], apart[1:])).any()
+    opens = (seen & 1).astype(bool)
+    return not (is_quote & ((opens & apart[:-1]) | (~opens & apart[1:]))).any()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +131,15 @@ class Runs:
     held: bool
 
     @classmethod
-    def of(cls, data: bytes, quotes: Positions, delimiter: int) -> Runs:
+    def of(cls, data: bytes, delimiter: int) -> Runs:
         """Look at every run.
 
         Args:
-            data: bytes that begin at the beginning of a record.
-            quotes: the positions of all quotes in it, at least one.
+            data: bytes that begin at the beginning of a record, with at least one quote.
             delimiter: one byte.
         """
         view = np.frombuffer(data, np.uint8)
+        quotes = np.flatnonzero(view == QUOTE)
         new = np.ones(len(quotes), bool)
         np.not_equal(quotes[1:], quotes[:-1] + 1, out=new[1:])
         index = np.flatnonzero(new)

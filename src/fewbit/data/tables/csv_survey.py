@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,9 @@ def hand_out(block: Block, reader: RowReader, survey: Survey) -> None:
     odd = np.flatnonzero(~good).tolist()
     if len(odd) < len(good):
         values = [_typed(*pair, reader) for pair in zip(names, found)]
-        survey.columns(names, values, block.lines[good].tolist(), list(map(hash, block.records(good))))
+        # Arrays are sequences of ints too, and the survey keeps a million of them in no time.
+        lines, digests = array("q", block.lines[good].tobytes()), array("q", map(hash, block.records(good)))
+        survey.columns(names, values, lines, digests)
     if odd:
         places = zip(odd, block.lines[odd].tolist(), (block.begins()[odd] + block.offset).tolist())
         survey.rows([reader.row(block.record(index), line, offset) for index, line, offset in places])

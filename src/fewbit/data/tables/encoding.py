@@ -50,7 +50,7 @@ def canonical(name: str) -> str:
         UsageError: Python knows no such encoding, or it is not one of text.
     """
     try:
-        b"".decode(name)
+        b"a".decode(name, "ignore")  # no error for half a UTF-16 character, but one for what is not text
         return codecs.lookup(name).name.removesuffix("-sig").removesuffix("_sig")
     except (LookupError, ValueError) as error:
         raise UsageError(

@@ -23,7 +23,7 @@ def records(chunks: Iterable[bytes], frame: Frame) -> Iterator[Record | Fault]:
     cursor = Cursor(frame)
     held: list[bytes] = []  # the beginning of an element whose end has not come yet
     size, start, line, end = 0, frame.begin, frame.line, frame.begin
-    skip = frame.empty
+    skip, told = frame.empty, False  # a row that is too long is told of at once, not at its end
     for chunk, base in _pieces(chunks, frame.begin):
         end = base + len(chunk)
         done = cursor.array_closed and frame.depth > 0
@@ -34,21 +34,21 @@ def records(chunks: Iterable[bytes], frame: Frame) -> Iterator[Record | Fault]:
         for stop, after in zip(cuts.ends.tolist(), cuts.starts.tolist()):
             size += stop - low
             raw = b"".join([*held, chunk[low - base : stop - base]]) if size <= limits.ROW_BYTES else None
-            if not skip:
+            if not skip and not told:
                 yield Record(raw, line, start)
             line += chunk.count(b"\n", max(0, low - base), after - base) + sum(piece.count(b"\n") for piece in held)
-            held, size, start, low, skip = [], 0, after, after, False
+            held, size, start, low, skip, told = [], 0, after, after, False, False
         rest = chunk[low - base :]
         size += len(rest)
         held.append(rest)
-        if size > limits.ROW_BYTES:
+        if size > limits.ROW_BYTES and not cuts.closed:
+            if not told:
+                yield Record(None, line, start)
             line += sum(piece.count(b"\n") for piece in held)
-            held = []
-    if not cursor.array_closed or frame.depth == 0:
-        if size > limits.ROW_BYTES:
-            yield Record(None, line, start)
-        elif (raw := b"".join(held)).strip():
-            yield Record(raw, line, start)
+            held, told = [], True
+    open_end = not cursor.array_closed or frame.depth == 0
+    if open_end and not told and (raw := b"".join(held)).strip():
+        yield Record(raw, line, start)
     fault = tail_fault(cursor, end)
     if fault is not None:
         yield fault

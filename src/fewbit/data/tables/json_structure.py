@@ -129,4 +129,5 @@ class Cursor:
         at = np.searchsorted(slashes, positions - 1)
         near = np.minimum(at, len(slashes) - 1)
         escaped = (slashes[near] == positions - 1) & (run[near] & 1 == 1)
-        return escaped | ((positions == 0) & carried)
+        found: np.ndarray = escaped | ((positions == 0) & carried)
+        return found

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from fewbit.data import limits
 from fewbit.data.tables import json_scan, json_value, lines, plain
 from fewbit.data.tables.broken import Broken
 from fewbit.data.tables.index import Index, stored
 from fewbit.data.tables.json_sniff import ENOUGH, Shape, sniff
+from fewbit.data.tables.positional import Positional
 from fewbit.data.tables.record import Record
 from fewbit.data.tables.table import Fault, Row, Table
 
@@ -52,7 +51,6 @@ class JsonTable(Table):
     def __init__(self, path: Path, name: str, *, encoding: str | None = None):
         super().__init__(path, name)
         self.encoding = encoding
-        self._descriptor: int | None = None
 
     @cached_property
     def _head(self) -> bytes:
@@ -78,6 +76,10 @@ class JsonTable(Table):
     @cached_property
     def _plain(self) -> plain.PlainFile:
         return plain.plain_file(self.path, self.encoding)
+
+    @cached_property
+    def _file(self) -> Positional:
+        return Positional(self._plain.path)
 
     @cached_property
     def _index(self) -> Index:
@@ -133,7 +135,7 @@ class JsonTable(Table):
         frame = self.shape.frame
         if frame is not None and frame.depth:
             stop -= 1  # the comma
-        data = os.pread(self._open(), min(stop - start, limits.ROW_BYTES + 1), start + self._plain.start)
+        data = self._file.read(min(stop - start, limits.ROW_BYTES + 1), start + self._plain.start)
         ended = True
         if frame is None:
             cut = data.find(self._newline)
@@ -151,15 +153,3 @@ class JsonTable(Table):
         if self._shift:
             record = record._replace(offset=record.offset + self._shift)
         return json_value.parse(record)
-
-    def _open(self) -> int:
-        if self._descriptor is None:
-            self._descriptor = os.open(self._plain.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        return self._descriptor
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_descriptor": None}
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
-            os.close(self._descriptor)  # type: ignore[arg-type]

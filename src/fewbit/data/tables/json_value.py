@@ -96,13 +96,13 @@ def _second_look(record: Record, text: str) -> Row:
         return values
 
     def constant(word: str) -> float:
-        fault("not-finite", f"{word} is not JSON")
+        fault("nan-in-json", f"{word} is not JSON")
         return float(word)
 
     def number(digits: str) -> float:
         value = float(digits)
         if math.isinf(value):
-            fault("not-finite", f"{digits[:40]} is beyond the largest number")
+            fault("nan-in-json", f"{digits[:40]} is beyond the largest number")
         return value
 
     try:
@@ -153,7 +153,7 @@ def _not_json(record: Record, error: orjson.JSONDecodeError) -> Row:
     at = len(text[: error.pos].encode())
     if not text.strip():
         return _bad(record, "bad-json", "an element is missing between two commas", 0)
-    if not record.ended:
+    if not record.ended and not text.rstrip().endswith("}"):
         return _bad(record, "truncated-row", f"the file ends in the middle of a row ({error.msg})", len(raw))
     hint = "; a bare CR stands inside it: mixed line ends?" if b"\r" in raw.strip() else ""
     return _bad(record, "bad-json", f"not JSON: {error.msg}, {_near(text, error.pos)}{hint}", at)

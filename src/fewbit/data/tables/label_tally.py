@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fewbit.data.tables.labels import UNLABELED, BadLabel, Labels, plain_label
@@ -26,17 +26,16 @@ class LabelTally:
         self.column = column
         self.too_many = False
         self._splits: dict[str, dict[Any, Tally]] = {}
-        self._bad: list[Told] = []
 
-    def add(self, split: str, values: Iterable[tuple[Any, Spot]]) -> None:
-        """Take in the labels of some rows."""
+    def add(self, split: str, values: Iterable[tuple[Any, Spot]], fault: Callable[[Fault], None]) -> None:
+        """Take in the labels of some rows; a value that cannot be a label is told at once."""
         tallies = self._splits.setdefault(split, {})
         for value, spot in values:
             for item in value if isinstance(value, list) else (value,):
                 try:
                     plain = plain_label(item)
                 except BadLabel as error:
-                    self._bad.append((Fault(error.code, str(error), spot[1], field=self.column), spot))
+                    fault(Fault(error.code, str(error), spot[1], field=self.column))
                     continue
                 if plain not in tallies and len(tallies) >= _DISTINCT:
                     self.too_many = True
@@ -61,8 +60,7 @@ class LabelTally:
         return table
 
     def faults(self, labels: Labels) -> Iterator[Told]:
-        """Everything wrong with the labels, with the place where it was seen first."""
-        yield from self._bad
+        """Everything wrong with the labels together, with the place where it was seen first."""
         for code, message in labels.remarks:
             yield Fault(code, message, field=self.column), ("", None)
         for split, tallies in self._splits.items():

@@ -45,7 +45,7 @@ class Labels:
         if kinds <= {int}:
             return cls._of_numbers(sorted(found))
         names = sorted({str(value) for value in found})
-        remarks = ()
+        remarks: tuple[tuple[str, str], ...] = ()
         if len(kinds) > 1:
             remarks = (("labels-mixed", f"labels are {' and '.join(sorted(k.__name__ for k in kinds))}"),)
         numbers = {name: number for number, name in enumerate(names)}

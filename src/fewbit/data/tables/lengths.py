@@ -30,7 +30,8 @@ class Lengths:
         if len(found) == 0 or (column not in self._counts and len(self._counts) >= _COLUMNS):
             return
         counts = self._counts.setdefault(column, np.zeros(_LONGEST, dtype=np.int64))
-        counts += np.bincount(np.minimum(found, _LONGEST - 1), minlength=_LONGEST)
+        more = np.bincount(np.minimum(found, _LONGEST - 1))
+        counts[: len(more)] += more
         self._longest[column] = max(self._longest.get(column, 0), int(found.max()))
 
     def columns(self) -> list[str]:

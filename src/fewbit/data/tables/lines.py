@@ -32,14 +32,17 @@ def records(chunks: Iterable[bytes], end: bytes) -> Iterator[Record]:
     """Every line that is not blank, in memory bounded by `limits.ROW_BYTES`."""
     offset, line = 0, 1
     held: list[bytes] = []  # the beginning of a line whose end has not come yet
-    size = 0  # how long that is, even when too long to be held
+    size = 0  # how long that is, even when too long to be held; such a line is told of at once
     for chunk in chunks:
         pieces = chunk.split(end)
         if len(pieces) > 1:
             first = size + len(pieces[0])
-            raw = b"".join([*held, pieces[0]]) if first <= limits.ROW_BYTES else None
-            if raw is None or not (raw.isspace() or not raw):
-                yield Record(raw, line, offset)
+            if first <= limits.ROW_BYTES:
+                raw = b"".join([*held, pieces[0]])
+                if raw and not raw.isspace():
+                    yield Record(raw, line, offset)
+            elif size <= limits.ROW_BYTES:
+                yield Record(None, line, offset)
             offset, line = offset + first + 1, line + 1
             for raw in pieces[1:-1]:
                 if raw and not raw.isspace():
@@ -47,11 +50,13 @@ def records(chunks: Iterable[bytes], end: bytes) -> Iterator[Record]:
                 offset += len(raw) + 1
                 line += 1
             held, size = [], 0
-        size += len(pieces[-1])
-        held = [*held, pieces[-1]] if size <= limits.ROW_BYTES else []
-    if size > limits.ROW_BYTES:
-        yield Record(None, line, offset, ended=False)
-    elif (raw := b"".join(held)) and not raw.isspace():
+        before, size = size, size + len(pieces[-1])
+        held.append(pieces[-1])
+        if size > limits.ROW_BYTES:
+            held = []
+            if before <= limits.ROW_BYTES:
+                yield Record(None, line, offset)
+    if (raw := b"".join(held)) and not raw.isspace():
         yield Record(raw, line, offset, ended=False)
 
 

@@ -32,11 +32,13 @@ class Repeats:
     def __init__(self) -> None:
         self._hashes = array("q")
         self._lines = array("q")
-        self._files: list[tuple[int, str, str]] = []  # number of its first row, name, split
+        self._files: list[tuple[str, str]] = []  # name, split
+        self._firsts: list[int] = []  # the number of each file's first row
 
     def begin(self, name: str, split: str) -> None:
         """The rows that follow are of this file."""
-        self._files.append((len(self._hashes), name, split))
+        self._files.append((name, split))
+        self._firsts.append(len(self._hashes))
 
     def add(self, hashes: Sequence[int], lines: Sequence[int]) -> None:
         """Take in some rows; line 0 is for files without lines."""
@@ -45,24 +47,32 @@ class Repeats:
 
     def spot(self, row: int) -> tuple[str, int | None, str]:
         """File, line and split of a row by its number."""
-        starts = [start for start, _, _ in self._files]
-        _, name, split = self._files[bisect_right(starts, row) - 1]
+        name, split = self._files[bisect_right(self._firsts, row) - 1]
         return name, self._lines[row] or None, split
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """For each row that repeats an earlier one: the first of its kind in the same split or, failing that, in
-        any, and the row itself."""
-        hashes = np.frombuffer(self._hashes, dtype=np.int64) if len(self._hashes) else np.zeros(0, dtype=np.int64)
+        """For each row that repeats another, in order: the first of its kind in the same split, else in any, and itself.
+
+        Hashes differ from process to process, so rows found in the order of their hashes are put back in their own.
+        """
+        firsts, again = array("q"), array("q")
+        for first, row in self._by_hash():
+            firsts.append(first)
+            again.append(row)
+        for position in np.argsort(np.array(again, dtype=np.int64), kind="stable").tolist():
+            yield firsts[position], again[position]
+
+    def _by_hash(self) -> Iterator[tuple[int, int]]:
+        hashes = np.array(self._hashes, dtype=np.int64)
         order = np.argsort(hashes, kind="stable")
         ordered = hashes[order]
-        same = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
         first: dict[str, int] = {}
-        at = -2
-        for position in same.tolist():
-            if position != at + 1:
+        last = -1
+        for position in (np.flatnonzero(ordered[1:] == ordered[:-1]) + 1).tolist():
+            if position != last + 1 or not first:
                 earliest = int(order[position - 1])
                 first = {self.spot(earliest)[2]: earliest}
-            at = position
+            last = position
             row = int(order[position])
             split = self.spot(row)[2]
             yield first.get(split, next(iter(first.values()))), row

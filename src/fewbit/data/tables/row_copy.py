@@ -99,9 +99,9 @@ def _words(counts: Counter[str]) -> str:
 def _write(target: Path, table: Table, rows: Iterable[dict[str, Any]]) -> None:
     if isinstance(table, CsvTable):
         with target.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter=table.dialect.delimiter, lineterminator="\n")
-            writer.writerow(table.names)
-            writer.writerows([row.get(name, "") for name in table.names] for row in rows)
+            writer = csv.writer(file, delimiter=table.opening.dialect.delimiter, lineterminator="\n")
+            writer.writerow(table.opening.names)
+            writer.writerows([row.get(name, "") for name in table.opening.names] for row in rows)
         return
     array = isinstance(table, JsonTable) and table.shape.kind in ("array", "data") and target.suffix.lower() == ".json"
     with target.open("wb") as binary:

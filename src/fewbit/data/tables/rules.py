@@ -44,12 +44,22 @@ class Rules:
         """The row as a sample has it, with the faults found on the way."""
         if row.values is None:
             return row
-        values, faults = row.values, list(row.faults)
+        values = row.values
         if self.chosen is not None:
             values = {name: at(values, path) for name, path in self.chosen.items()}
-        else:
+        elif tuple(values) != self.known:
             for name in self.known:
                 values.setdefault(name, None)
+        if not self._more:
+            return Row(values, row.line, row.faults)
+        return self._rest(values, row)
+
+    @property
+    def _more(self) -> bool:
+        return bool(self.casts) or self.chat is not None or self.label is not None
+
+    def _rest(self, values: dict[str, Any], row: Row) -> Row:
+        faults = list(row.faults)
         if self.casts:
             values = coerced(values, self.casts)
         if self.chat is not None:

@@ -91,7 +91,8 @@ class Schema:
             name = prefix + key
             if isinstance(shape, tuple):
                 self.add_column(name, "object", tally.count, tally.spots)
-                self._expand(name + ".", *shape, tally)
+                inner_keys, inner_shapes = shape
+                self._expand(name + ".", inner_keys, inner_shapes, tally)
             else:
                 self.add_column(name, _name(shape), tally.count, tally.spots)
 

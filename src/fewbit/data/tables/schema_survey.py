@@ -23,10 +23,10 @@ def take_columns(
     schema.rows += len(lines)
     for name, column in zip(names, columns):
         if isinstance(column, TextColumn):
-            kinds, words = column.kinds, KINDS
+            kinds, words = column.kinds, list(KINDS)
         else:
             found = [_word(value) for value in column]
-            words = tuple(dict.fromkeys(found))
+            words = list(dict.fromkeys(found))
             kinds = np.array([words.index(word) for word in found], dtype=np.uint8)
         for kind, count in enumerate(np.bincount(kinds, minlength=len(words)).tolist()):
             if count:

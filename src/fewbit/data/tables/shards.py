@@ -53,6 +53,11 @@ def kind_of(name: str) -> str | None:
     return KINDS.get(path.suffix)
 
 
+def is_row_file(name: str) -> bool:
+    """Whether a file in a folder is taken for rows by its name."""
+    return kind_of(name) is not None and name.rpartition("/")[2].lower() not in _ASIDE
+
+
 def find(source: Path, problem: walk.Problem = walk.quietly) -> list[Shard]:
     """Every row file of a source, splits in their order, files of a split in natural order.
 
@@ -72,17 +77,34 @@ def _in_folder(source: Path, problem: walk.Problem) -> list[Shard]:
     found = []
     for entry in walk.walk(source, problem):
         kind = kind_of(entry.name)
-        if kind is None or entry.name.rpartition("/")[2].lower() in _ASIDE:
+        if kind is None or not is_row_file(entry.name):
             problem("ignored-file", entry.name, "is not read: no file of rows by its name")
             continue
         split, clear = split_of(entry.name)
         if not clear:
             problem("several-splits", entry.name, "names more than one split, so it counts as none")
         found.append(Shard(entry.name, Path(entry.path), kind, split))
+    if not all(map(_plain_json, found)):
+        aside = [shard for shard in found if _plain_json(shard) and _lone_object(shard)]
+        for shard in aside:
+            problem("ignored-file", shard.name, "is not read: a single object beside files of rows")
+        found = [shard for shard in found if shard not in aside]
     kinds = sorted({shard.kind for shard in found})
     if len(kinds) > 1:
         problem("several-kinds", ".", f"the folder holds {' and '.join(kinds)} files; all are read")
     return found
+
+
+def _plain_json(shard: Shard) -> bool:
+    return shard.path.suffix.lower() == ".json"
+
+
+def _lone_object(shard: Shard) -> bool:
+    from fewbit.data.tables import json_sniff, plain
+
+    head = plain.head(shard.path)
+    kind = json_sniff.sniff(head, whole := len(head) < plain.FIRST).kind
+    return kind == "object" or (kind == "lines" and whole and b"\n" not in head.strip())
 
 
 def _sorted(shards: Iterable[Shard]) -> list[Shard]:

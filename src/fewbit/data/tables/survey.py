@@ -82,7 +82,7 @@ class ReportSurvey:
         for name, found in lengths.items():
             self.lengths.add(name, found)
         self.repeats.add(hashes, lines)
-        self.tally.add(self.split, labels)
+        self.tally.add(self.split, labels, self.fault)
         self._count(len(rows), len(hashes))
 
     def columns(
@@ -98,9 +98,10 @@ class ReportSurvey:
                 self.lengths.add(name, column.lengths)
         hashes = digests if digests is not None else [hash(values) for values in zip(*columns)]
         self.repeats.add(hashes, lines)
-        if self.label_path in names:
+        if self.label_path is not None and self.label_path in names:
             column = columns[list(names).index(self.label_path)]
-            self.tally.add(self.split, ((value, (self.file, int(line))) for value, line in zip(column, lines)))
+            found = ((value, (self.file, int(line))) for value, line in zip(column, lines))
+            self.tally.add(self.split, found, self.fault)
         self._count(len(lines), len(lines))
 
     def _count(self, seen: int, good: int) -> None:

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import random
+import shutil
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from fewbit.data.arrays.npz_archive import read_npz
+from fewbit.data.arrays.npz_writer import write_npz
+from fewbit.data.findings import DataReport, Policy, Severity
+from fewbit.data.formats import npz
+from fewbit.data.signature import InputSpec, Signature
+from fewbit.errors import DataError, FewbitError, UsageError
+
+IMAGE = Signature("onnx", (InputSpec("x", ("batch", 3, 4, 4), "float32"),))
+BERT = Signature("onnx", tuple(InputSpec(name, ("batch", "seq"), "int64") for name in ("input_ids", "attention_mask")))
+
+
+def opened(path, policy=None, split=None, **options):
+    return npz.read(path, split=split, task=None, policy=Policy(npz.CODES, policy), **options)
+
+
+def checked(path, signature=None, quick=False, **options) -> DataReport:
+    report = DataReport(str(path), codes=npz.CODES)
+    npz.check(path, report, task=None, signature=signature, quick=quick, **options)
+    return report
+
+
+def repaired(source, out, signature=None, **options):
+    out.mkdir()
+    return npz.fix(source, out, task=None, signature=signature, **options)
+
+
+def pixels(seed, shape=(3, 4, 4), dtype=np.float32):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(4):
+        np.savez(folder / f"input{i}.npz", x=pixels(i), label=i)
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(12):
+        np.savez(folder / f"input{i}.npz", input_ids=np.arange(6) + i, attention_mask=np.ones(6, np.int64))
+    return folder
+
+
+def test_one_sample_per_file_in_natural_order(texts):
+    source = opened(texts)
+    assert [sample.place.path for sample in source] == [f"input{i}.npz" for i in range(12)]
+    assert len(source) == 12 and source.get(10)["input_ids"][0] == 10
+    assert source.place(2).path == "input2.npz" and source.place(2).index == 2
+    assert checked(texts, BERT).ok and not checked(texts, BERT).findings
+
+
+def test_detect(images, tmp_path):
+    assert npz.detect(images).confidence > 0.9
+    assert npz.detect(images / "input0.npz").confidence > 0.9
+    assert npz.detect(tmp_path / "none") is None
+    assert npz.detect([1, 2]) is None
+    (tmp_path / "empty").mkdir()
+    assert npz.detect(tmp_path / "empty") is None
+
+
+def test_a_stacked_npz_is_many_samples(tmp_path):
+    x, y = pixels(0, (5, 3, 4, 4)), np.arange(5)
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", x=x, label=y)
+        for options in ({}, {"signature": IMAGE}, {"stacked": True}):
+            source = opened(tmp_path / "a.npz", **options)
+            assert len(source) == 5
+            np.testing.assert_array_equal(source.get(3)["x"], x[3])
+            assert source.get(3)["label"] == 3 and source.get(3)["label"].shape == ()
+    assert len(opened(tmp_path / "a.npz", stacked=False)) == 1
+    assert checked(tmp_path / "a.npz").counts == {"stacked-assumed": 1}
+    assert checked(tmp_path / "a.npz").understood["samples"] == 5
+    assert not checked(tmp_path / "a.npz", IMAGE).findings
+
+
+def test_a_lone_sample_is_not_taken_for_a_stack(images):
+    assert len(opened(images / "input0.npz")) == 1
+    np.savez(images / "b.npz", x=pixels(0))
+    assert len(opened(images / "b.npz")) == 1
+    assert opened(images / "b.npz").get(0)["x"].shape == (3, 4, 4)
+
+
+def test_a_folder_of_stacks(tmp_path):
+    for i in range(2):
+        np.savez(tmp_path / f"{i}.npz", x=pixels(i, (i + 2, 3, 4, 4)))
+    source = opened(tmp_path, stacked=True)
+    assert [sample.place.index for sample in source] == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(source.get(4)["x"], pixels(1, (3, 3, 4, 4))[2])
+    np.savez(tmp_path / "2.npz", x=pixels(0, (2, 3, 4, 4)), z=np.arange(3))
+    assert checked(tmp_path, stacked=True).counts["stack-uneven"] == 1
+    with pytest.raises(DataError) as caught:
+        list(opened(tmp_path, stacked=True))
+    assert caught.value.code == "stack-uneven"
+
+
+def test_npy_files(tmp_path):
+    for i in range(3):
+        np.save(tmp_path / f"sample{i}.npy", pixels(i))
+    source = opened(tmp_path)
+    assert [list(sample) for sample in source] == [["input"]] * 3
+    assert list(opened(tmp_path, signature=IMAGE).get(1)) == ["x"]
+    assert not checked(tmp_path, IMAGE).findings
+    np.save(tmp_path / "stack.npy", pixels(9, (7, 3, 4, 4)))
+    assert len(opened(tmp_path / "stack.npy")) == 7
+
+
+def test_npy_columns(tmp_path):
+    np.save(tmp_path / "input_ids.npy", np.arange(40).reshape(5, 8))
+    np.save(tmp_path / "attention_mask.npy", np.ones((5, 8), np.int64))
+    for options in ({}, {"signature": BERT}):
+        source = opened(tmp_path, **options)
+        assert len(source) == 5
+        assert source.get(2)["input_ids"].tolist() == list(range(16, 24))
+    assert checked(tmp_path, BERT).ok
+
+
+def test_a_tar_of_samples_is_read_in_place(images, tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for i in (2, 0, 1):
+            archive.add(images / f"input{i}.npz", f"data/input{i}.npz")
+    assert npz.detect(tmp_path / "a.tar").confidence > 0.9
+    source = opened(tmp_path / "a.tar", signature=IMAGE)
+    assert [sample.place.path for sample in source] == [f"a.tar/data/input{i}.npz" for i in range(3)]
+    np.testing.assert_array_equal(source.get(1)["x"], pixels(1))
+    assert checked(tmp_path / "a.tar", IMAGE).ok
+    assert not repaired(tmp_path / "a.tar", tmp_path / "fixed", IMAGE)
+    assert (tmp_path / "fixed" / "a.tar").read_bytes() == (tmp_path / "a.tar").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "fixed", "images"]
+
+
+def test_a_damaged_tar_is_a_finding(tmp_path, images):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(images / "input0.npz", "input0.npz")
+        archive.add(images / "input1.npz", "input1.npz")
+    raw = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(raw[:2600])
+    assert checked(tmp_path / "a.tar").counts["archive-broken"]
+
+
+def test_splits(tmp_path):
+    for split, count in (("test", 1), ("validation", 2), ("train", 3)):
+        (tmp_path / split).mkdir()
+        for i in range(count):
+            np.savez(tmp_path / split / f"{i}.npz", x=pixels(i))
+    assert len(opened(tmp_path)) == 6
+    assert [len(opened(tmp_path, split=name)) for name in ("train", "val", "validation", "test")] == [3, 2, 2, 1]
+    assert opened(tmp_path).facts["splits"] == ["train", "val", "test"]
+    assert checked(tmp_path).understood["splits"] == {"train": 3, "val": 2, "test": 1}
+    with pytest.raises(UsageError):
+        opened(tmp_path, split="trian")
+
+
+def test_reading_looks_at_no_file_before_it_is_asked(texts):
+    (texts / "input3.npz").write_bytes(b"broken")
+    source = opened(texts)
+    assert len(source) == 12 and source.get(2)["input_ids"][0] == 2
+    with pytest.raises(DataError) as caught:
+        source.get(3)
+    assert "input3.npz" in caught.value.where and "sample 3" in caught.value.where
+
+
+def test_a_broken_file_can_be_dropped_and_is_noted(texts):
+    (texts / "input3.npz").write_bytes(b"broken")
+    source = opened(texts, {"archive-broken": "drop"})
+    assert len(source) == 11 == len(list(source))
+    assert [line["what"] for line in source.record.lines] == ["archive-broken"]
+
+
+def test_a_damaged_value_can_be_dropped_while_iterating(texts):
+    raw = bytearray((texts / "input3.npz").read_bytes())
+    raw[raw.index(b"\n") + 3] ^= 1
+    (texts / "input3.npz").write_bytes(raw)
+    with pytest.raises(DataError, match="checksum"):
+        list(opened(texts))
+    assert len(list(opened(texts, {"array-corrupt": "drop"}))) == 11
+
+
+def test_check_finds_every_fault_of_every_file(texts):
+    np.savez(texts / "input1.npz", input_ids=np.array([print]), attention_mask=np.array([{}]))
+    (texts / "input2.npz").write_bytes((texts / "input0.npz").read_bytes()[:-9])
+    (texts / "input4.npz").write_bytes(b"")
+    report = checked(texts)
+    assert report.counts["array-dtype"] == 2 and report.counts["archive-broken"] == 2
+    assert {finding.place.path for finding in report.errors} == {"input1.npz", "input2.npz", "input4.npz"}
+
+
+def test_object_arrays_are_found_by_quick_checks(texts):
+    np.savez(texts / "input1.npz", input_ids=np.array([print]), attention_mask=np.ones(6))
+    assert checked(texts, quick=True).counts["array-dtype"] == 1
+
+
+def test_file_and_allow_pickle_are_names_like_others(tmp_path):
+    write_npz(tmp_path / "file.npz", {"file": pixels(0), "allow_pickle": np.arange(2)})
+    assert set(opened(tmp_path).get(0)) == {"file", "allow_pickle"}
+    assert checked(tmp_path).ok
+
+
+def test_names_are_suggested_and_repaired_only_when_asked(tmp_path):
+    for i in range(3):
+        np.savez(tmp_path / f"{i}.npz", Input_IDs=np.arange(6) + i, mask=np.ones(6, np.int64))
+    report = checked(tmp_path, BERT)
+    assert report.counts["input-name"] == 6 and not report.ok
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, signature=BERT).get(0)
+    assert "rename=" in caught.value.try_
+    source = opened(tmp_path, {"input-name": "repair"}, signature=BERT)
+    assert set(source.get(2)) == {"input_ids", "attention_mask"}
+    assert [line["what"] for line in source.record.lines] == ["input-name", "input-name"]
+    rename = {"Input_IDs": "input_ids", "mask": "attention_mask"}
+    assert not checked(tmp_path, BERT, rename=rename).findings
+    assert set(opened(tmp_path, rename=rename).get(0)) == {"input_ids", "attention_mask"}
+
+
+def test_missing_and_extra_arrays_are_told_with_place(texts):
+    np.savez(texts / "input5.npz", input_ids=np.arange(6), stray=np.zeros((2, 2, 2)))
+    report = checked(texts, BERT)
+    assert report.counts["input-missing"] == 1 and report.counts["input-extra"] == 1
+    finding = report.errors[0]
+    assert (finding.place.path, finding.place.index, finding.place.field) == ("input5.npz", 5, "attention_mask")
+
+
+def test_a_batch_dimension_of_1_is_squeezed(tmp_path):
+    for i in range(3):
+        np.savez(tmp_path / f"{i}.npz", x=pixels(i, (1, 3, 4, 4)))
+    source = opened(tmp_path, signature=IMAGE)
+    assert source.get(0)["x"].shape == (3, 4, 4)
+    assert [line["what"] for line in source.record.lines] == ["batch-dimension"]
+    assert checked(tmp_path, IMAGE).counts["batch-dimension"] == 3
+    assert checked(tmp_path).counts == {"batch-suspected": 1}
+
+
+def test_a_batch_dimension_of_n_becomes_n_samples(tmp_path):
+    for i in range(3):
+        np.savez(tmp_path / f"{i}.npz", x=pixels(i, (2, 3, 4, 4)), label=np.arange(2) + 2 * i)
+    source = opened(tmp_path, signature=IMAGE)
+    assert len(source) == 6
+    np.testing.assert_array_equal(source.get(5)["x"], pixels(2, (2, 3, 4, 4))[1])
+    assert [int(sample["label"]) for sample in source] == list(range(6))
+    assert checked(tmp_path, IMAGE).understood["samples"] == 6
+
+
+def test_nhwc_is_hinted_and_turned_when_asked(tmp_path):
+    np.savez(tmp_path / "0.npz", x=pixels(0, (4, 4, 3)))
+    assert checked(tmp_path, IMAGE).counts == {"input-layout": 1}
+    sample = opened(tmp_path, {"input-layout": "repair"}, signature=IMAGE).get(0)
+    np.testing.assert_array_equal(sample["x"], pixels(0, (4, 4, 3)).transpose(2, 0, 1))
+
+
+def test_dtypes_are_cast_safely_or_refused(tmp_path):
+    np.savez(tmp_path / "0.npz", input_ids=np.arange(6, dtype=np.int32), attention_mask=np.ones(6, np.float32))
+    assert checked(tmp_path, BERT, quick=True).counts == {"dtype-refused": 1}
+    np.savez(tmp_path / "0.npz", input_ids=np.arange(6, dtype=np.int32), attention_mask=np.ones(6, bool))
+    assert opened(tmp_path, signature=BERT).get(0)["attention_mask"].dtype == np.int64
+
+
+def test_targets_stay_in_the_sample_and_out_of_the_way(images):
+    source = opened(images, signature=IMAGE)
+    assert source.get(2)["label"] == 2 and "label" in source.targets
+    assert not checked(images, IMAGE).findings
+
+
+def test_files_that_differ_from_the_others(texts):
+    np.savez(texts / "input1.npz", input_ids=np.arange(6))
+    np.savez(texts / "input2.npz", input_ids=np.arange(6)[None], attention_mask=np.ones(6, np.int64))
+    np.savez(texts / "input3.npz", input_ids=np.arange(6.0), attention_mask=np.ones(6, np.int64))
+    np.savez(texts / "input4.npz", input_ids=np.arange(9), attention_mask=np.ones(9, np.int64))
+    report = checked(texts)
+    told = {(finding.code, finding.place.path) for finding in report.findings}
+    assert {("keys-differ", "input1.npz"), ("rank-differs", "input2.npz"), ("dtype-differs", "input3.npz")} <= told
+    assert report.counts["shape-differs"] == 1  # attention_mask; input_ids differs in rank, which says more
+
+
+def test_values_and_duplicates_are_for_deep_checks(images):
+    np.savez(images / "input1.npz", x=np.full((3, 4, 4), np.nan, np.float32))
+    np.savez(images / "input2.npz", x=np.zeros((3, 4, 4), np.float32))
+    np.savez_compressed(images / "input3.npz", x=pixels(0), label=0)
+    report = checked(images, IMAGE)
+    assert report.counts == {"array-nan": 1, "array-zero": 1, "duplicate-sample": 1}
+    assert not checked(images, IMAGE, quick=True).findings
+    duplicate = next(f for f in report.findings if f.code == "duplicate-sample")
+    assert duplicate.place.path == "input3.npz" and "input0.npz" in duplicate.message
+
+
+def test_ids_beyond_the_vocabulary(texts):
+    assert checked(texts, BERT, vocab_size=16).counts == {"id-range": 1}
+    source = opened(texts, {"id-range": "drop"}, vocab_size=16)
+    assert len(list(source)) == 11
+
+
+def test_values_are_looked_at_while_reading_when_the_policy_says_so(images):
+    np.savez(images / "input1.npz", x=np.full((3, 4, 4), np.nan, np.float32))
+    assert len(list(opened(images))) == 4
+    assert len(list(opened(images, {"array-nan": "drop"}))) == 3
+    with pytest.raises(DataError):
+        list(opened(images, {"array-nan": "raise"}))
+
+
+def test_a_corrupt_stack_is_found_in_the_deep_check(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(20_000).reshape(100, 200))
+    raw = bytearray((tmp_path / "a.npz").read_bytes())
+    raw[90_000] ^= 255
+    (tmp_path / "a.npz").write_bytes(raw)
+    assert checked(tmp_path / "a.npz").counts["array-corrupt"] == 1
+
+
+def test_other_files_are_told_but_a_manifest_is_not(images):
+    (images / "manifest.json").write_text("{}")
+    (images / "notes.txt").write_text("hello")
+    assert checked(images).counts == {"file-ignored": 1}
+
+
+def test_no_samples(tmp_path):
+    assert checked(tmp_path).counts == {"no-samples": 1}
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path)
+    assert caught.value.code == "no-samples"
+
+
+def test_pipes_and_links_do_not_hang(images):
+    os.mkfifo(images / "pipe.npz")
+    os.symlink("nowhere", images / "link.npz")
+    report = checked(images)
+    assert report.counts == {"not-a-file": 1, "link-broken": 1}
+
+
+def test_a_clean_dataset_is_copied_unchanged(images, tmp_path):
+    assert repaired(images, tmp_path / "out", IMAGE) == []
+    for path in images.iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_fix_repairs_all_it_can_and_drops_the_rest(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    np.savez(folder / "good.npz", x=pixels(0), label=1)
+    np.savez(folder / "named.npz", **{"X:0": pixels(1)})
+    np.savez(folder / "batch1.npz", x=pixels(2, (1, 3, 4, 4)))
+    np.savez(folder / "batch3.npz", x=pixels(3, (3, 3, 4, 4)), label=np.arange(3))
+    np.savez(folder / "double.npz", x=pixels(4).astype(np.float64))
+    np.savez(folder / "nhwc.npz", x=pixels(5, (4, 4, 3)))
+    np.savez(folder / "extra.npz", x=pixels(6), stray=np.zeros((9, 9)))
+    np.savez(folder / "pixels.npz", x=np.arange(48, dtype=np.uint8).reshape(3, 4, 4))
+    np.savez(folder / "wrong.npz", x=pixels(7, (3, 5, 5)))
+    np.savez(folder / "nan.npz", x=np.full((3, 4, 4), np.nan, np.float32))
+    (folder / "broken.npz").write_bytes(b"PK")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lines = repaired(folder, tmp_path / "out", IMAGE)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    out = sorted(path.name for path in (tmp_path / "out").iterdir())
+    kept = ("good", "named", "batch1", "batch3_0", "batch3_1", "batch3_2", "double", "nhwc", "extra", "pixels")
+    assert out == sorted(f"{name}.npz" for name in kept)
+    assert sum("left out:" in line for line in lines) >= 3
+    report = checked(tmp_path / "out", IMAGE)
+    assert report.ok and set(report.counts) == {
+        "dtype-unscaled",
+        "dtype-differs",
+    }  # pixels are for their owner to scale
+    assert read_npz(tmp_path / "out" / "batch3_2.npz")["label"] == 2
+
+
+def test_fix_without_a_model_drops_what_differs(texts, tmp_path):
+    np.savez(texts / "input1.npz", input_ids=np.arange(6))
+    (texts / "input2.npz").write_bytes(b"")
+    lines = repaired(texts, tmp_path / "out")
+    assert len(lines) == 2 and checked(tmp_path / "out").ok
+    assert len(list((tmp_path / "out").iterdir())) == 10
+
+
+def test_fix_splits_a_stack_only_when_it_must(tmp_path):
+    np.savez(tmp_path / "a.npz", x=pixels(0, (4, 3, 4, 4)))
+    assert repaired(tmp_path / "a.npz", tmp_path / "same", IMAGE) == []
+    np.savez(tmp_path / "a.npz", x=pixels(0, (4, 3, 4, 4)).astype(np.float64), label=np.arange(4))
+    assert repaired(tmp_path / "a.npz", tmp_path / "out", IMAGE)
+    assert len(list((tmp_path / "out").iterdir())) == 4 and not checked(tmp_path / "out", IMAGE).findings
+
+
+def test_every_code_says_what_to_do():
+    for code, known in npz.CODES.items():
+        assert known.meaning and known.fix, code
+        assert known.policy in ("raise", "drop", "repair", "keep")
+        assert known.severity in Severity
+
+
+def test_mutated_datasets_end_in_samples_or_typed_findings(tmp_path):
+    valid = tmp_path / "valid"
+    valid.mkdir()
+    np.savez(valid / "0.npz", x=pixels(0), label=1)
+    np.savez_compressed(valid / "1.npz", x=pixels(1), label=1)
+    np.save(valid / "2.npy", pixels(2))
+    with tarfile.open(valid / "3.tar", "w") as archive:
+        archive.add(valid / "0.npz", "a.npz")
+    chance = random.Random(11)
+    bad = tmp_path / "bad"
+    for round_ in range(250):
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(valid, bad)
+        victim = chance.choice(sorted(bad.iterdir()))
+        victim.write_bytes(_injured(victim.read_bytes(), chance))
+        signature = IMAGE if round_ % 2 else None
+        checked(bad, signature)
+        try:
+            for sample in opened(bad, signature=signature):
+                assert sum(np.asarray(value).nbytes for value in sample.values()) < 1 << 20
+        except FewbitError:
+            pass
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        repaired(bad, tmp_path / "out", signature)
+        after = checked(tmp_path / "out", signature)
+        assert after.ok or set(after.counts) == {"no-samples"}
+
+
+def _injured(content: bytes, chance: random.Random) -> bytes:
+    data = bytearray(content)
+    for _ in range(chance.randint(1, 3)):
+        at = chance.randrange(len(data) or 1)
+        kind = chance.randrange(5)
+        if kind == 0 and data:
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del data[at : at + chance.randint(1, 60)]
+        elif kind == 2:
+            data[at:at] = chance.randbytes(chance.randint(1, 20))
+        elif kind == 3:
+            del data[at:]
+        else:
+            data[at : at + 4] = data[at - 30 : at - 26] or b"\xff\xff\xff\xff"
+    return bytes(data)
+
+
+def test_a_huge_claim_in_one_file_costs_nothing(tmp_path):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (4000000000, 4000000000), }"
+    fake = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", fake)
+    assert checked(tmp_path).counts == {"array-bomb": 1}
