@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
+
 import pytest
+from hypothesis import settings
+
+# The same examples on every run, so that nothing is flaky; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)

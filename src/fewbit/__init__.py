@@ -6,9 +6,9 @@ The public names are flat and loaded on first use: `import fewbit` alone imports
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it would cost more than all the rest
 
 # name -> the module that defines it
 _PUBLIC = {
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from fewbit.record import Record
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'fewbit' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(module), name)
+    value: object = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

@@ -71,7 +71,7 @@ def test_json_is_one_document(run, bad):
 def test_fix_writes_a_copy_and_says_what_changed(run, bad, tmp_path):
     before = (tmp_path / bad).read_bytes()
     code, out, _ = run("check", bad, "--fix", "repaired")
-    assert code == 1 and "repaired copy in repaired: 1 changes" in out
+    assert code == 1 and "repaired copy in repaired" in out and "1 × bad-json: row left out" in out
     assert (tmp_path / bad).read_bytes() == before
     assert run("check", "repaired")[0] == 0
     code, _, err = run("check", bad, "--fix", "repaired")

@@ -40,18 +40,19 @@ def yolo(folder: Path) -> Path:
     """Two digits on each canvas: one marked by a box, one by a polygon."""
     from PIL import Image
 
-    (folder / "images").mkdir(parents=True)
-    (folder / "labels").mkdir()
+    for part in ("images/train", "images/val", "labels/train", "labels/val"):
+        (folder / part).mkdir(parents=True)
     side = 8 * _SCALE
     digits = list(_digits(_COUNT))
     for index, ((left, a), (right, b)) in enumerate(zip(digits[::2], digits[1::2])):
         canvas = np.zeros((side * 2, side * 2), np.uint8)
         canvas[:side, :side], canvas[side:, side:] = _enlarged(left), _enlarged(right)
-        Image.fromarray(canvas).save(folder / "images" / f"{index:03}.png")
+        part = "val" if index % 5 == 4 else "train"
+        Image.fromarray(canvas).save(folder / "images" / part / f"{index:03}.png")
         rows = f"{a} 0.25 0.25 0.5 0.5\n{b} 0.5 0.5 1 0.5 1 1 0.5 1\n"
-        (folder / "labels" / f"{index:03}.txt").write_text(rows)
+        (folder / "labels" / part / f"{index:03}.txt").write_text(rows)
     names = "".join(f"  {index}: {name}\n" for index, name in enumerate(NAMES))
-    (folder / "data.yaml").write_text(f"path: .\ntrain: images\nval: images\nnames:\n{names}")
+    (folder / "data.yaml").write_text(f"path: .\ntrain: images/train\nval: images/val\nnames:\n{names}")
     return folder
 
 
@@ -81,7 +82,11 @@ def huggingface(folder: Path) -> Path:
     table = datasets.Dataset.from_dict(
         {"pixels": [pixels.reshape(64).tolist() for pixels, _ in pairs], "label": [label for _, label in pairs]}
     )
-    table.save_to_disk(str(folder))
+    datasets.disable_progress_bars()
+    try:
+        table.save_to_disk(str(folder))
+    finally:
+        datasets.enable_progress_bars()
     return folder
 
 

@@ -50,10 +50,12 @@ def show_report(report: DataReport, *, places: int = 5) -> None:
     """What was understood, a few samples, then the findings by code."""
     out = stdout()
     out.print(Text.assemble((report.path, "bold"), "  ", (report.format, "bold cyan"), f"  ({report.why})"))
-    for name, value in report.understood.items():
-        out.print(Text(f"  {name:<12} {_words(value)}"))
+    known = {name.replace("_", " "): value for name, value in report.understood.items() if value is not None}
+    width = max(map(len, ["sample", *known]))
+    for name, value in known.items():
+        out.print(Text(f"  {name:<{width}}  {_words(value)}"))
     for sample in report.samples:
-        out.print(Text.assemble("  sample       ", (sample["place"], "dim"), "  ", sample["sample"]))
+        out.print(Text.assemble(f"  {'sample':<{width}}  ", (sample["place"], "dim"), "  ", sample["sample"]))
     for code, known, findings in report.grouped():
         style = _STYLE[known.severity]
         out.print(
@@ -72,15 +74,20 @@ def verdict(report: DataReport) -> Text:
     totals = dict.fromkeys(Severity, 0)
     for code, count in report.counts.items():
         totals[report.codes[code].severity] += count
-    words = ", ".join(f"{count:,} {severity}" for severity, count in totals.items() if count) or "no findings"
+    words = ", ".join(_count(severity, count) for severity, count in totals.items() if count) or "no findings"
     if not report.complete:
         return Text(f"stopped before the end; so far: {words}", style="bold yellow")
     return Text(f"{'fine' if report.ok else 'not fit'}: {words}", style="bold green" if report.ok else "bold red")
 
 
+def _count(severity: Severity, count: int) -> str:
+    noun = {Severity.ERROR: "error", Severity.WARN: "warning", Severity.INFO: "remark"}[severity]
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_words(item)}" for name, item in value.items())
+        return ", ".join(str(name) if item is None else f"{name}: {_words(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         shown = ", ".join(map(_words, value[:12]))
         return shown + (f", … ({len(value):,} in all)" if len(value) > 12 else "")

@@ -30,9 +30,9 @@ def command(
 
     Examples:
 
-        fewbit capture model.py:build --data fewbit-demo/npz -o captured
+        fewbit capture model.py:build --data fewbit-demo/npz -o fewbit-demo/captured
 
-        fewbit capture model.py:build --data fewbit-demo/npz -o named --names fewbit-demo/model.onnx --max-samples 8
+        fewbit capture model.py:build --data fewbit-demo/npz -o fewbit-demo/some --names pixels --max-samples 8
     """
     from fewbit.data.capture import capture_dataset
     from fewbit.data.dataset import Dataset
@@ -52,5 +52,6 @@ def command(
     else:
         _output.stdout().print(f"{manifest['count']:,} samples in {out}", markup=False)
         for name, described in manifest.get("inputs", {}).items():
-            _output.stdout().print(f"  {name}: {described}", markup=False)
+            shape = ", ".join(map(str, described["shape"]))
+            _output.stdout().print(f"  {name}: {described['dtype']}[{shape}]", markup=False)
     return 0

@@ -36,7 +36,7 @@ def command(
 
         fewbit check fewbit-demo/npz --model fewbit-demo/model.onnx
 
-        fewbit check fewbit-demo/image_folder --fix fewbit-demo/repaired
+        fewbit check fewbit-demo/image_folder --fix fewbit-demo/copy
     """
     from fewbit.data.check import DataCheck
     from fewbit.data.fixing import fix_dataset

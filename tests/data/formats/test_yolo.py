@@ -206,7 +206,7 @@ def test_the_dataset_is_never_written_to(tmp_path):
         ({"train/images/a.png": b"", "train/labels/a.txt": ""}, 0.9),
         ({"images/train/a.png": b"", "labels/train/a.txt": ""}, 0.9),
         ({"data.yaml": "train: x\nnames: [a]\n"}, 0.9),
-        ({"a.png": b"", "a.txt": ""}, 0.7),
+        ({"a.png": b"", "a.txt": BOX}, 0.9),
         ({"images/a.png": b""}, 0.3),
     ],
 )
@@ -219,3 +219,7 @@ def test_detect_leaves_other_things_alone(tmp_path):
     assert yolo.detect([1, 2]) is None and yolo.detect(tmp_path) is None and yolo.detect(tmp_path / "gone") is None
     fill(tmp_path, {"cat/a.png": b"", "dog/b.png": b"", "settings.yaml": "lr: 1\n", "train.jsonl": "{}"})
     assert yolo.detect(tmp_path) is None and yolo.detect(tmp_path / "settings.yaml") is None
+
+
+def test_detect_leaves_images_with_captions_alone(tmp_path):
+    assert yolo.detect(fill(tmp_path, {"a.png": b"", "a.txt": "a cat on a very red mat"})) is None

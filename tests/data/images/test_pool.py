@@ -119,8 +119,7 @@ SCRIPT = """
 def test_a_script_without_a_main_guard_works_and_its_child_dies_with_it(files, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    good = [path for path in files[4:12]]
-    command = [sys.executable, str(script), *good]
+    command = [sys.executable, str(script), *files[4:12]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         number = int(parent.stdout.readline())
         parent.send_signal(signal.SIGSTOP)

@@ -190,7 +190,7 @@ def test_nul_bytes_are_a_finding(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_not_utf8_are_found_with_offset_and_line(tmp_path: Path) -> None:
-    table = made(tmp_path, b"a,b\ncaf\xe9,1\nok,2\n\"x\n\xff\",3\n")
+    table = made(tmp_path, b'a,b\ncaf\xe9,1\nok,2\n"x\n\xff",3\n')
     faults = [fault for row in everything(table) for fault in row.faults]
     assert [(fault.code, fault.line, fault.offset) for fault in faults] == [
         ("bad-encoding", 2, 7),

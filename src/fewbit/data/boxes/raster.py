@@ -64,9 +64,11 @@ def _crossings(
     points: NDArray[np.float64], height: int, width: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The (row, first pixel at or right of it) of every crossing, some edges at a time."""
-    x, y = points.T
-    run, rise = np.roll(x, -1) - x, np.roll(y, -1) - y
-    first, last = _spans(y, height)
+    first, last = _spans(points[:, 1], height)
+    after = np.roll(points, -1, axis=0)
+    falls = (after[:, 1] < points[:, 1])[:, None]
+    # From the upper end down, whichever way the outline runs: both owners of an edge then meet it at the same number.
+    (x, y), (run, rise) = np.where(falls, after, points).T, (np.where(falls, points - after, after - points)).T
     counts = last - first
     edges = np.flatnonzero(counts)
     groups = np.cumsum(counts[edges]) // _CHUNK
@@ -75,6 +77,6 @@ def _crossings(
         edge = np.repeat(here, counts[here])
         starts = np.repeat(np.cumsum(counts[here]) - counts[here], counts[here])
         rows = first[edge] + np.arange(len(edge)) - starts
-        meet = x[edge] + (rows + 0.5 - y[edge]) / rise[edge] * run[edge]
+        meet = x[edge] + (rows + 0.5 - y[edge]) * run[edge] / rise[edge]
         columns = np.ceil(np.clip(meet - 0.5, 0, width)).astype(np.int64)
         yield rows, columns

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a folder or file looks like a YOLO dataset: by names, never by reading labels or images."""
+"""Whether a folder or file looks like a YOLO dataset: by names, and where these leave it
+open by the first bytes of a few texts."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 from fewbit.data.boxes.description import describe
@@ -12,7 +14,7 @@ from fewbit.data.boxes.places import stem
 from fewbit.data.boxes.splits import find_splits, yaml_files
 from fewbit.data.images.sniff import is_image_name
 
-_LOOK_AT = 1_000
+_LOOK_AT, _PEEK, _HEAD = 1_000, 8, 4_096
 
 
 def recognise(source: Path) -> tuple[float, str] | None:
@@ -51,7 +53,15 @@ def _beside(folder: Path) -> tuple[float, str] | None:
     except OSError:
         return None
     images = {stem(name) for name in names if is_image_name(name)}
-    labels = {stem(name) for name in names if name.endswith(".txt")}
-    if not images & labels:
+    labels = {stem(name) for name in names if name.endswith(".txt") and (folder / name).is_file()}
+    both = sorted(images & labels)[:_PEEK]
+    if not any(_is_label(folder / f"{name}.txt") for name in both):
         return None
-    return 0.75, "images with text files of the same names beside them"
+    return 0.95, "images with label files of the same names beside them"
+
+
+def _is_label(path: Path) -> bool:
+    """Whether a text begins like a label file: a caption beside an image is a text too."""
+    with open(path, "rb") as file:
+        words = file.read(_HEAD).partition(b"\n")[0].split()
+    return len(words) >= 5 and all(re.fullmatch(rb"[-+.0-9eE]+", word) for word in words[:5])

@@ -25,8 +25,8 @@ import numpy as np
 from fewbit.data.describe import describe
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
-from fewbit.data.objects.columns import ArraySource, ColumnSource
 from fewbit.data.kinds import is_one_shot, is_torch_dataset, is_torch_loader
+from fewbit.data.objects.columns import ArraySource, ColumnSource
 from fewbit.data.objects.loader import LoaderSource
 from fewbit.data.objects.sequence import IterableSource, SequenceSource
 from fewbit.data.objects.spool import Spooled

@@ -92,7 +92,7 @@ class Child:
     def hear(self) -> None:
         """Read the replies that are there, waiting for one if need be; a child that has gone is no longer `alive`."""
         try:
-            self._fill(1)
+            self._fill(len(self._heard) + 1)  # part of a reply may be here already
             while len(self._heard) >= REPLY.size:
                 self._hear_one()
         except (EOFError, OSError):

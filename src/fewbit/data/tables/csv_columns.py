@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,8 @@ from fewbit.data.tables.csv_blocks import Block
 from fewbit.data.tables.csv_kinds import kinds
 from fewbit.data.tables.csv_scan import QUOTE, Positions
 from fewbit.data.tables.text_column import TextColumn
+
+_BITS = np.array([byte.bit_count() for byte in range(256)], np.int64)
 
 
 def suspects(block: Block, width: int) -> NDArray[np.bool_]:
@@ -31,13 +35,13 @@ def suspects(block: Block, width: int) -> NDArray[np.bool_]:
         within = positions[(begins[0] <= positions) & (positions < block.ends[-1])]
         found[np.searchsorted(begins, within, "right") - 1] = True
     if not block.data.isascii():
-        _mark_undecodable(block, begins, found)
+        _mark_undecodable(block, found)
     return found
 
 
-def _mark_undecodable(block: Block, begins: Positions, found: NDArray[np.bool_]) -> None:
+def _mark_undecodable(block: Block, found: NDArray[np.bool_]) -> None:
     try:
-        block.data[begins[0] : block.ends[-1]].decode()
+        codecs.utf_8_decode(block.data, "strict", False)  # the data may end inside a character, in a later record
     except UnicodeDecodeError:
         for index, record in enumerate(block.records()):
             try:
@@ -72,14 +76,16 @@ def _lengths(block: Block, view: NDArray[np.uint8], quoted: NDArray[np.bool_]) -
     if block.quotes is not None:
         lengths -= (block.quotes - 2 * quoted) >> 1
     if not block.data.isascii():
-        later = np.flatnonzero(view.view(np.int8) < -64)  # 0x80 to 0xBF
-        lengths -= _counted(later, block.starts, int(block.ends[-1]))
+        lengths -= _counted(view.view(np.int8) < -64, block.starts, int(block.ends[-1]))  # 0x80 to 0xBF
     return lengths
 
 
-def _counted(positions: Positions, starts: Positions, stop: int) -> Positions:
-    """How many of the positions lie behind each start and before the next."""
-    if len(positions) > len(starts):
-        return np.diff(np.searchsorted(positions, np.append(starts, stop)))
-    within = positions[(starts[0] <= positions) & (positions < stop)]
-    return np.bincount(np.searchsorted(starts, within, "right") - 1, minlength=len(starts))
+def _counted(mask: NDArray[np.bool_], starts: Positions, stop: int) -> Positions:
+    """How often the mask is set between each start and the next, at an eighth of what adding it up would cost."""
+    packed = np.packbits(mask)
+    before = np.zeros(len(packed) + 1, np.int64)
+    np.cumsum(_BITS[packed], out=before[1:])
+    edges = np.append(starts, stop)
+    byte, bit = edges >> 3, (edges & 7).astype(np.uint8)
+    counted: Positions = np.diff(before[byte] + _BITS[packed[byte] >> (8 - bit)])
+    return counted

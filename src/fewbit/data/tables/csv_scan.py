@@ -149,8 +149,8 @@ class Runs:
         opening = _separates(view[first - 1], delimiter)
         if first[0] == 0:
             opening[0] = True
-        turns = np.cumsum(odd & opening)
-        settled = np.maximum.accumulate(np.where(odd & ~opening, turns, 0))
+        turns: Positions = np.cumsum(odd & opening)
+        settled: Positions = np.maximum.accumulate(np.where(odd & ~opening, turns, 0))
         inside = ((turns - settled) & 1) == 1
         before = np.concatenate((np.zeros(1, bool), inside[:-1]))
         stray = ~before & ~opening

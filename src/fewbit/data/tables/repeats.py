@@ -51,7 +51,7 @@ class Repeats:
         return name, self._lines[row] or None, split
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """For each row that repeats another, in order: the first of its kind in the same split, else in any, and itself.
+        """For each row that repeats another, in order: the first of its kind (in the same split, if any), and itself.
 
         Hashes differ from process to process, so rows found in the order of their hashes are put back in their own.
         """
