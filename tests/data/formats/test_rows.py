@@ -388,3 +388,9 @@ def test_mutated_files_end_in_samples_or_typed_findings(tmp_path, name):
 def test_the_public_verbs_reach_this_format(tmp_path):
     path = write(tmp_path / "a.jsonl", *TEXT)
     assert fewbit.check_dataset(path).ok and fewbit.open_dataset(path)[1] == TEXT[1]
+
+
+def test_a_faulty_row_does_not_make_a_column_of_mixed_types(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nx,1\ny,2,3\nz,4\n")
+    report = fewbit.check_dataset(tmp_path / "a.csv")
+    assert "mixed-types" not in report.counts and report.understood["columns"]["label"] == "int 2"

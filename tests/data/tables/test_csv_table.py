@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from fewbit.data import limits
 from fewbit.data.tables.codes import ROW
 from fewbit.data.tables.csv_codes import CODES
+from fewbit.data.tables.csv_kinds import KINDS
 from fewbit.data.tables.csv_table import CsvTable
 from fewbit.data.tables.table import Fault, Row
 from fewbit.data.tables.text_column import TextColumn
@@ -47,7 +48,7 @@ class Listener:
         for name, column in zip(names, columns):
             if isinstance(column, TextColumn):
                 kinds = self.kinds.setdefault(name, Counter())
-                kinds.update(TextColumn.WORDS[kind] for kind in column.kinds)
+                kinds.update(KINDS[kind] for kind in column.kinds)
                 self.lengths.setdefault(name, []).extend(column.lengths.tolist())
                 assert [len(value) for value in column] == column.lengths.tolist()
                 assert [column[at] for at in range(len(column))] == list(column[:])
@@ -100,7 +101,7 @@ def test_values_stay_the_text_they_are(tmp_path: Path) -> None:
 def test_kinds_are_counted_and_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     lines = ["1,a", "2,", "x,1.5", "007,-0"]
     counts = [listened(made(tmp_path, "\n".join(["n,v", *order]))).kinds for order in (lines, lines[::-1])]
-    assert counts[0] == counts[1] == {"n": {"int": 2, "str": 2}, "v": {"str": 1, "empty": 1, "float": 1, "int": 1}}
+    assert counts[0] == counts[1] == {"n": {"int": 2, "text": 2}, "v": {"text": 1, "empty": 1, "float": 1, "int": 1}}
 
 
 def test_rfc_4180_quotes_embedded_newlines_and_delimiters(tmp_path: Path) -> None:

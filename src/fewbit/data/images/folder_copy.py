@@ -30,7 +30,8 @@ def copy_repaired(layout: Layout, classes: Sequence[str], seen: Inspection, out:
     changes: list[str] = []
     images = layout.all_images()
     left_out = _left_out(images, classes, seen)
-    for _, _, entry in images:
+    # Files that keep their names come first, so that no renamed one takes the name of another.
+    for _, _, entry in sorted(images, key=lambda placed: placed[2].path in seen.renames):
         if reason := left_out.get(entry.path):
             changes.append(f"left out {entry.name}: {reason}")
             continue

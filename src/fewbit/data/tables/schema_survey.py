@@ -50,7 +50,7 @@ class SchemaSurvey:
 
     def rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if row.values is not None:
+            if row.values is not None and not row.faults:
                 self.schema.add(row.values, (self.file, row.line))
 
     def columns(

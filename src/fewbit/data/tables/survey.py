@@ -68,7 +68,8 @@ class ReportSurvey:
             if values is None:
                 continue
             spot = (self.file, row.line)
-            self.schema.add(values, spot)
+            if not row.faults:  # what was made of a faulty row says nothing about the types
+                self.schema.add(values, spot)
             for name, value in values.items():
                 if type(value) is str:
                     lengths[name].append(len(value))

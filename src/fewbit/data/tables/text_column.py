@@ -34,9 +34,6 @@ class TextColumn(Sequence[str]):
     ['7', 'a"b']
     """
 
-    WORDS = ("empty", "int", "float", "str")
-    """The kinds in the words of a schema."""
-
     def __init__(
         self,
         data: bytes,
