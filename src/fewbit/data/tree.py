@@ -85,8 +85,7 @@ def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
     >>> map_leaves(lambda leaf: leaf + 1, {"x": 1, "y": (2,)})
     {'x': 2, 'y': (3,)}
     """
-    leaves = [change(leaf) for _, leaf in flatten(value)]
-    return rebuild(structure_of(value), leaves, classes_of(value))
+    return _map(change, value, 0)
 
 
 def is_tensor(leaf: Any) -> bool:
@@ -133,6 +132,16 @@ def _gather(value: Any, path: str, found: list[tuple[str, Any]], depth: int) -> 
     _bounded(depth, path)
     for key, item in zip(opened[1], opened[2], strict=True):
         _gather(item, f"{path}.{key}" if path else str(key), found, depth + 1)
+
+
+def _map(change: Callable[[Any], Any], value: Any, depth: int) -> Any:
+    opened = _open(value)
+    if opened is None:
+        return change(value)
+    _bounded(depth, "")
+    kind, keys, items = opened
+    changed = [_map(change, item, depth + 1) for item in items]
+    return _instance(type(value), kind, dict(zip(keys, changed, strict=True)))
 
 
 def _structure(value: Any, depth: int) -> Structure:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fewbit.data.tree import flatten, is_tensor
+from fewbit.data.describe import describe
 from fewbit.errors import UsageError
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -91,25 +91,7 @@ def describe_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """A call in words: types, and for tensors dtype and shape.
 
     >>> describe_call((3, None), {"mode": "fast"})
-    "int 3, None, mode=str 'fast'"
+    "3, None, mode='fast'"
     """
-    words = [_word(value) for value in args] + [f"{name}={_word(value)}" for name, value in kwargs.items()]
+    words = [*map(describe, args), *(f"{name}={describe(value)}" for name, value in kwargs.items())]
     return ", ".join(words) or "no arguments at all"
-
-
-def _word(value: Any) -> str:
-    if is_tensor(value):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if value is None or isinstance(value, bool):
-        return repr(value)
-    if isinstance(value, int | float | str):
-        return (
-            f"{type(value).__name__} {str(value)[:40]!r}"
-            if isinstance(value, str)
-            else f"{type(value).__name__} {value}"
-        )
-    leaves = flatten(value)
-    if len(leaves) == 1 and leaves[0][0] == "":
-        return type(value).__name__
-    inner = ", ".join(f"{path}: {_word(leaf)}" for path, leaf in leaves[:4])
-    return f"{type(value).__name__}({inner}{', …' if len(leaves) > 4 else ''})"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,9 +67,9 @@ def gather(arguments: Mapping[str, Any], is_list: Callable[[str], bool] = lambda
             continue
         for path, leaf in flatten(value):
             _sort(found, f"{name}.{path}" if path else name, leaf)
-    names = [leaf.name for leaf in found.data]
-    if doubled := {name for name in names if names.count(name) > 1}:
-        raise DataError(f"two inputs would both be called {min(doubled)!r}", try_="rename a key so that paths differ")
+    name, times = Counter(leaf.name for leaf in found.data).most_common(1)[0] if found.data else ("", 0)
+    if times > 1:
+        raise DataError(f"two inputs would both be called {name!r}", try_="rename a key so that paths differ")
     return found
 
 

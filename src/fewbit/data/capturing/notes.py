@@ -30,11 +30,12 @@ class Notes:
     def constants(self, values: Mapping[str, Any]) -> None:
         """Keep the arguments of a call that are no data: `None`, flags, text, objects."""
         for name, value in values.items():
-            plain = value is None or isinstance(value, bool | str)
-            entry = {
-                "type": type(value).__name__,
-                "value": (value[:200] if isinstance(value, str) else value) if plain else repr(value)[:200],
-                "varies": False,
-            }
+            shown = value if value is None or isinstance(value, bool) else _text(value)
+            entry = {"type": type(value).__name__, "value": shown, "varies": False}
             known = self.not_captured.setdefault(name, entry)
             known["varies"] = known["varies"] or (known["type"], known["value"]) != (entry["type"], entry["value"])
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text[:200].encode(errors="backslashreplace").decode()  # a file name of odd bytes fits no JSON

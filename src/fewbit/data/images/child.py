@@ -26,6 +26,7 @@ Outcome = Array | ImageFault
 SLOTS = 4
 """How many chunks a child may have at once; each has its own part of the shared memory."""
 
+_READ = 1 << 20
 # The path of modules is the parent's own; the folder one happens to stand in (a dataset's, perhaps) is not on it.
 _BOOT = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[1:]; "
@@ -55,6 +56,7 @@ class Child:
     def __init__(self, background: Background, *, send: bool, memory: int):
         self.alive = True
         self.free = list(range(SLOTS))
+        self.piped = 0  # bytes of pixels that came through the pipe and were not taken yet
         self._chunks: deque[Chunk] = deque()
         self._heard = bytearray()
         self._send = send
@@ -105,6 +107,7 @@ class Child:
             outcome = ImageFault(*json.loads(self._next(width)))
         elif at == INLINE:
             outcome = np.frombuffer(self._next(height * width * 3), np.uint8).reshape(height, width, 3)
+            self.piped += outcome.nbytes
         chunk = self._chunks[0]
         chunk.todo.popleft()
         chunk.ready.append(outcome)
@@ -116,6 +119,8 @@ class Child:
         outcome = chunk.ready.popleft()
         if isinstance(outcome, tuple):
             outcome = self._pixels(*outcome)
+        elif isinstance(outcome, np.ndarray):
+            self.piped -= outcome.nbytes
         if not chunk.todo and not chunk.ready:
             self.free.append(chunk.slot)
         return outcome
@@ -158,7 +163,7 @@ class Child:
 
     def _fill(self, size: int) -> None:
         while len(self._heard) < size:
-            content = os.read(self._pipe, max(4096, size - len(self._heard)))
+            content = os.read(self._pipe, min(_READ, max(4096, size - len(self._heard))))
             if not content:
                 raise EOFError
             self._heard += content

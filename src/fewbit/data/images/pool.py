@@ -119,8 +119,8 @@ class _Team:
                 self._window.popleft()
             elif head.child is None or not head.child.alive:
                 yield self._decode(head)  # when its child died, what is left is ours
-            elif not self._hear(wait=False) and not self._work_ahead():
-                self._hear(wait=True)
+            elif not self._hear() and not self._work_ahead():
+                head.child.hear()
 
     def close(self) -> None:
         for child in self._children:
@@ -145,15 +145,18 @@ class _Team:
             child.give(chunk)
         return True
 
-    def _hear(self, *, wait: bool) -> bool:
-        """Let the children say what they have ready; whether one had anything to say."""
-        heard = self._poll.poll(None if wait else 0)
-        for file, _ in heard:
+    def _hear(self) -> bool:
+        """Let the children say what is ready, unless we are behind in taking it; whether one said anything."""
+        heard = False
+        for file, _ in self._poll.poll(0):
             child = self._by_file[file]
+            if child.piped > self._memory:
+                continue
             child.hear()
+            heard = True
             if not child.alive:
                 self._poll.unregister(file)
-        return bool(heard)
+        return heard
 
     def _take(self, head: Chunk) -> Outcome:
         if head.child is not None:
@@ -178,8 +181,6 @@ class _Team:
         outcome = _attempt(chunk.todo.popleft(), self._background)
         took = time.perf_counter() - start
         if took > _CHUNK_SECONDS:
-            self._hear(
-                wait=False
-            )  # images this large may not fit the shared memory: let nobody stand before a full pipe
+            self._hear()  # images this large may not fit the shared memory: let nobody stand before a full pipe
         self._chunk = max(1, min(_CHUNK_PATHS, int(_CHUNK_SECONDS / max(took, 1e-9))))
         return outcome
