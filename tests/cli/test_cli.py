@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
+import sys
 
 import pytest
 
@@ -124,3 +126,32 @@ def test_the_demo_runs_and_does_not_overwrite_what_is_not_its_own(run, tmp_path)
     (tmp_path / "mine").mkdir()
     code, _, err = run("demo", "--folder", "mine")
     assert code == 2 and "not made by the demo" in err
+
+
+def in_a_terminal(command, folder):
+    """What a command shows on a terminal, standard error included."""
+    import pty
+    import subprocess
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    process.wait()
+    os.close(ours)
+    return shown.decode(errors="replace")
+
+
+def test_progress_on_a_terminal_and_silence_in_a_pipe(run, good, tmp_path):
+    shown = in_a_terminal([sys.executable, "-m", "fewbit", "check", good], tmp_path)
+    assert "rows of good.jsonl" in shown and "fine" in shown
+    code, out, err = run("check", good)
+    assert code == 0 and err == "" and "rows of good.jsonl" not in out

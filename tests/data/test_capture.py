@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from captured import Free, Net, hooks, nn, notes, run, samples, torch
 from fewbit.data.arrays.npz_archive import read_npz
 from fewbit.data.capture import capture, capture_dataset
-from fewbit.data.capturing.batch_axis import BatchAxes, take
+from fewbit.data.capturing.batch_axis import BatchAxes, Column
 from fewbit.errors import DataError, UsageError
 
 
@@ -29,7 +29,7 @@ def test_splitting_and_stacking_give_the_batch_back(data, count, axis):
     )
     assert found == count
     for name, array in arrays.items():
-        rows = [take(array, axes[name], row) for row in range(count)]
+        rows = [Column(axes[name], array).row(row) for row in range(count)]
         assert np.array_equal(np.stack(rows, axis=axis), array)
 
 
@@ -87,6 +87,16 @@ def test_nothing_captured_is_an_error(tmp_path):
     assert "model.forward" in str(caught.value)
     run(model, tmp_path / "d", (torch.ones(1, 4),))  # what is left of the empty run is no obstacle
     assert len(samples(tmp_path / "d")) == 1
+
+
+def test_a_long_list_of_numbers_costs_no_quadratic_time(tmp_path):
+    cap = run(Free(), tmp_path / "d", {"x": torch.ones(1, 2), "numbers": list(range(3000))})
+    assert len(cap.manifest["inputs"]) == 3001
+
+
+def test_text_that_is_no_unicode_does_not_cost_the_manifest(tmp_path):
+    cap = run(Free(), tmp_path / "d", {"x": torch.ones(1, 2), "mode": "a\udcff"})
+    assert cap.manifest["not_captured"]["mode"]["value"] == "a\\udcff"
 
 
 def test_random_state_is_untouched(tmp_path):

@@ -102,17 +102,73 @@ def test_a_dict_the_model_takes_as_such_is_not_spread(here):
     assert list(wrapper.numpy_data[0]) == ["x"]
 
 
-def test_save_refuses_a_filled_folder_and_can_be_told(here, capsys):
-    wrapper = NumpyExportWrapper(Net(), max_samples=3)
+def run_the_script(count, value=1.0):
+    wrapper = NumpyExportWrapper(Net())
+    wrapper(torch.full((count, 4), value))
+    return wrapper.save()
+
+
+def test_there_must_be_something_to_save(here):
     with pytest.raises(DataError, match="nothing to save"):
+        NumpyExportWrapper(Net()).save()
+    assert not Path("data").exists()
+
+
+def test_the_script_can_be_run_again(here, capsys):
+    """Its own samples are replaced, none of a longer run before stays, and notes beside them are left alone."""
+    assert run_the_script(3) == Path("data")
+    Path("data/notes.txt").write_text("mine")
+    run_the_script(2, value=7.0)
+    assert [read_npz(path)["x"][0] for path in sorted(Path("data").glob("*.npz"))] == [7, 7]
+    assert Path("data/notes.txt").read_text() == "mine"
+    assert json.loads(Path("data/manifest.json").read_bytes())["count"] == 2
+    assert capsys.readouterr().out.splitlines() == ["Saved 3 npz files to data", "Saved 2 npz files to data"]
+
+
+def test_one_wrapper_can_save_more_than_once(here):
+    wrapper = NumpyExportWrapper(Net(), max_samples=3)
+    for count in (2, 3):
+        wrapper(torch.ones(2, 4))
         wrapper.save()
-    wrapper(torch.ones(2, 4))
-    wrapper.save("a")
-    wrapper(torch.ones(2, 4))
-    with pytest.raises(UsageError, match="not empty"):
-        wrapper.save("a")
-    assert wrapper.save("a", overwrite=True) == Path("a") and len(list(Path("a").glob("*.npz"))) == 3
-    assert all(read_npz(path)["x"].tolist() == [1] * 4 for path in Path("a").glob("*.npz"))
+        assert len(list(Path("data").glob("*.npz"))) == count == len(wrapper.numpy_data)
+
+
+def test_save_goes_on_after_a_run_that_was_cut_off(here, monkeypatch):
+    monkeypatch.setattr("fewbit.data.capturing.manifest.digest", lambda path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_the_script(3)
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    run_the_script(1)
+    assert [path.name for path in Path("data").glob("*.npz")] == ["input0000.npz"]
+
+
+def test_save_never_replaces_what_is_not_its_own(here):
+    Path("data").mkdir()
+    np.savez("data/input0000.npz", x=np.zeros(4))
+    for overwrite in (False, True):
+        wrapper = NumpyExportWrapper(Net())
+        wrapper(torch.ones(1, 4))
+        with pytest.raises(UsageError, match=r"not empty: input0000\.npz"):
+            wrapper.save(overwrite=overwrite)
+        wrapper.save("own")
+        np.savez("own/other.npz", x=np.zeros(4))
+        with pytest.raises(UsageError, match=r"other\.npz"):
+            wrapper.save("own", overwrite=overwrite)
+        Path("own/other.npz").unlink()
+    assert read_npz("data/input0000.npz")["x"].tolist() == [0] * 4
+
+
+def test_save_asks_before_it_replaces_a_sample_that_was_changed_since(here):
+    run_the_script(2)
+    Path("data/input0001.npz").unlink()
+    np.savez("data/input0001.npz", x=np.zeros(4))
+    with pytest.raises(UsageError, match=r"input0001\.npz was changed"):
+        run_the_script(1)
+    wrapper = NumpyExportWrapper(Net())
+    wrapper(torch.ones(1, 4))
+    wrapper.save(overwrite=True)
+    assert len(list(Path("data").glob("*.npz"))) == 1
 
 
 def test_the_temporary_folder_goes_with_the_wrapper(here):

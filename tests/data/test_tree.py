@@ -89,7 +89,7 @@ def test_the_number_of_leaves_must_fit():
 def test_a_value_that_contains_itself_is_an_error_not_a_hang():
     value: list[Any] = []
     value.append(value)
-    for function in (flatten, structure_of):
+    for function in (flatten, structure_of, lambda value: map_leaves(str, value)):
         with pytest.raises(UsageError, match="contains itself"):
             function(value)
 
@@ -97,6 +97,7 @@ def test_a_value_that_contains_itself_is_an_error_not_a_hang():
 def test_keys_that_json_cannot_keep_are_named():
     with pytest.raises(UsageError, match=r"\(1, 2\)"):
         structure_of({(1, 2): 3})
+    assert map_leaves(str, {(1, 2): 3}) == {(1, 2): "3"}  # nothing is written here, so any key will do
 
 
 def test_transformers_containers():

@@ -50,9 +50,9 @@ def show_report(report: DataReport, *, places: int = 5) -> None:
     """What was understood, a few samples, then the findings by code."""
     out = stdout()
     out.print(Text.assemble((report.path, "bold"), "  ", (report.format, "bold cyan"), f"  ({report.why})"))
-    known = {name.replace("_", " "): value for name, value in report.understood.items() if value is not None}
-    width = max(map(len, ["sample", *known]))
-    for name, value in known.items():
+    facts = {name.replace("_", " "): value for name, value in report.understood.items() if value is not None}
+    width = max(map(len, ["sample", *facts]))
+    for name, value in facts.items():
         out.print(Text(f"  {name:<{width}}  {_words(value)}"))
     for sample in report.samples:
         out.print(Text.assemble(f"  {'sample':<{width}}  ", (sample["place"], "dim"), "  ", sample["sample"]))

@@ -37,7 +37,7 @@ class Dataset:
     def __init__(
         self, data_source: Any, transform_fn: Callable[[Any], Any] | None = None, *, batched: bool | None = None
     ):
-        source = data_source.source if isinstance(data_source, Dataset) else open_source(data_source)
+        source = open_source(data_source)
         if transform_fn is not None:
             source = Mapped(source, transform_fn, batched=True if batched is None else batched)
         elif batched is not None and batched != source.batched:

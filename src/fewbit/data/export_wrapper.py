@@ -83,9 +83,16 @@ class NumpyExportWrapper:
     def save(self, path: str | Path = "data", *, overwrite: bool = False) -> Path:
         """Write the samples so far and their manifest into a folder, and say how many there are.
 
+        A script that is run again finds its own samples there: they are replaced, whatever else lies in the folder
+        stays as it is, and samples that were not captured or were changed since are never removed.
+
         Args:
-            path: a new or empty folder.
-            overwrite: replace an earlier capture there.
+            path: a new or empty folder, or one with an earlier capture.
+            overwrite: replace that also when some of its files were changed since.
+
+        Raises:
+            DataError: no call was captured.
+            UsageError: the folder holds something else, or a capture that was changed since.
 
         Returns:
             The folder.
@@ -93,7 +100,15 @@ class NumpyExportWrapper:
         files = self._recorder.folder.paths()
         if not files:
             raise DataError("there is nothing to save: no call was captured", try_="call the wrapper before save()")
-        folder = SampleFolder(path, width=max(4, len(str(len(files) - 1))), overwrite=overwrite, append=False)
+        changed = [] if overwrite else manifest.changed_files(Path(path))
+        if changed:
+            raise UsageError(
+                f"{changed[0]} was changed after it was captured",
+                where=path,
+                expected="a new or empty folder, or an earlier capture as it was written",
+                try_="another folder, or overwrite=True to lose the change",
+            )
+        folder = SampleFolder(path, width=max(4, len(str(len(files) - 1))), overwrite=True, append=False)
         manifest.write_manifest(folder.folder, self._recorder.describe(folder, complete=False))
         for file in files:
             folder.adopt(file)

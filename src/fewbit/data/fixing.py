@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fewbit import registry
 from fewbit.data.detect import find_format
 from fewbit.data.opening import as_path, check_options
 from fewbit.data.signature import read_signature
@@ -35,7 +36,8 @@ def fix_dataset(
     source, target = as_path(path), Path(out).expanduser().resolve()
     name, member, _ = find_format(source, format)
     if not hasattr(member, "fix"):
-        raise UsageError(f"the format {name!r} cannot write a repaired copy", where=source)
+        can = [n for n in registry.names("formats") if hasattr(registry.get("formats", n), "fix")]
+        raise UsageError(f"the format {name!r} cannot write a repaired copy", expected=f"one of: {', '.join(can)}")
     check_options(member.fix, options, name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} is there already and not empty", where="--fix", expected="a new or empty folder")

@@ -18,7 +18,10 @@ _ALWAYS = frozenset({"source", "report", "out", "split", "task", "policy", "sign
 
 
 def as_path(data_source: Any) -> Any:
-    """A text or path-like as a `Path`; everything else as it is."""
+    """A text or path-like as a `Path`, a `Dataset` as its source; everything else as it is."""
+    inner = getattr(data_source, "source", None)
+    if isinstance(inner, Source):
+        return inner
     if isinstance(data_source, str | os.PathLike):
         return Path(data_source).expanduser()
     return data_source

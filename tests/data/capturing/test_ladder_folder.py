@@ -118,6 +118,18 @@ def test_13_a_folder_with_files_is_refused(tmp_path):
     assert (tmp_path / "photo.jpg").read_bytes() == b"mine" and len(list(tmp_path.iterdir())) == 1
 
 
+def test_13_what_cannot_be_a_folder_is_wrong_use_and_system_files_are_no_obstacle(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place, words in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "d", "cannot be made")):
+        with pytest.raises(UsageError, match=words):
+            run(Net(), place, (torch.ones(1, 4),))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / ".DS_Store").write_bytes(b"x")
+    run(Net(), tmp_path / "d", (torch.ones(1, 4),))
+    with pytest.raises(UsageError, match="earlier capture"):
+        run(Net(), tmp_path / "d", (torch.ones(1, 4),))
+
+
 def test_13_overwrite_removes_our_files_and_no_others(tmp_path):
     run(Net(), tmp_path / "d", (torch.ones(5, 4),))
     (tmp_path / "d" / "notes.txt").write_text("mine")

@@ -7,6 +7,7 @@ when it is fed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from fewbit.errors import DataError
 
 Array = NDArray[Any]
 
-_FLOATS = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
+_FLOAT = re.compile(r"b?float([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +58,19 @@ def plan_cast(found: str, wanted: str | None, *, image: bool = False) -> Cast | 
         return None
     kinds = (_kind(found), _kind(wanted))
     if kinds == ("float", "float"):
-        if _FLOATS.get(found, 0) <= _FLOATS.get(wanted, 0):
+        if _bits(found) < _bits(wanted):
             return Cast(wanted)
         return Cast(wanted, "dtype-narrowed", f"{found} is narrowed to {wanted}")
     if kinds == ("int", "int"):
         if np.can_cast(found, wanted, "safe"):
             return Cast(wanted)
         return Cast(wanted, "dtype-checked", f"{found} is stored as {wanted}; each value is checked to fit")
-    if kinds == ("bool", "int") or kinds == ("bool", "float"):
+    if kinds in (("bool", "int"), ("bool", "float"), ("bytes", "str")):
         return Cast(wanted)
     if kinds == ("int", "bool"):
         return Cast(wanted, "dtype-checked", f"{found} is stored as bool; each value is checked to be 0 or 1")
     if kinds == ("int", "float"):
         return _integers(found, wanted, image)
-    if (found, wanted) == ("bytes", "str"):
-        return Cast(wanted)
     return Cast(wanted, "dtype-refused", f"{found} cannot become {wanted} without losing values")
 
 
@@ -84,9 +83,15 @@ def _integers(found: str, wanted: str, image: bool) -> Cast:
 
 
 def _kind(dtype: str) -> str:
-    if dtype.startswith(("int", "uint")):
+    """What casts tell apart. int4 and its like are kinds of their own: numpy cannot hold them."""
+    if re.fullmatch(r"u?int(8|16|32|64)", dtype):
         return "int"
-    return "float" if dtype.startswith(("float", "bfloat")) else dtype
+    return "float" if _FLOAT.match(dtype) else dtype
+
+
+def _bits(dtype: str) -> int:
+    match = _FLOAT.match(dtype)
+    return int(match[1]) if match else 0
 
 
 def apply_cast(array: Array, cast: Cast, name: str) -> Array:
@@ -95,27 +100,27 @@ def apply_cast(array: Array, cast: Cast, name: str) -> Array:
     Raises:
         DataError: a value does not survive; the message names the first one.
     """
-    target = np.dtype("float32" if cast.wanted == "bfloat16" else cast.wanted)
     if cast.code == "bfloat16-bits":
         return np.asarray((array.astype(np.uint32) << 16).view(np.float32))
-    with np.errstate(over="ignore", invalid="ignore"):
-        try:
-            result: Array = array.astype(target)
-        except (UnicodeError, ValueError, TypeError) as error:
-            raise _lost(name, array.dtype, target, str(error)) from error
-        if cast.code == "dtype-checked":
-            changed = result.astype(array.dtype) != array
-        elif cast.code == "dtype-narrowed":
-            changed = np.isfinite(array) & ~np.isfinite(result)
-        else:
-            return result
-    if changed.any():
+    try:
+        if array.dtype.kind == "S" and cast.wanted == "str":
+            return np.asarray(np.char.decode(array, "utf-8"))
+        with np.errstate(over="ignore", invalid="ignore"):
+            result: Array = array.astype("float32" if cast.wanted == "bfloat16" else cast.wanted)
+            changed = None
+            if cast.code == "dtype-checked":
+                changed = result.astype(array.dtype) != array
+            elif cast.code == "dtype-narrowed":
+                changed = np.isfinite(array) & ~np.isfinite(result)
+    except (UnicodeError, ValueError, TypeError) as error:
+        raise _lost(name, array.dtype, cast.wanted, str(error)) from error
+    if changed is not None and changed.any():
         where = tuple(int(axis) for axis in np.argwhere(changed)[0])
-        raise _lost(name, array.dtype, target, f"{array[where]} at {list(where)} does not fit")
+        raise _lost(name, array.dtype, cast.wanted, f"{array[where]} at {list(where)} does not fit")
     return result
 
 
-def _lost(name: str, found: object, wanted: object, detail: str) -> DataError:
+def _lost(name: str, found: object, wanted: str, detail: str) -> DataError:
     return DataError(
         f"input {name!r}: {found} cannot become {wanted}: {detail}",
         code="dtype-refused",

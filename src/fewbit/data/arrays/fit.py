@@ -8,7 +8,8 @@ is loaded, costs nothing to keep for thousands of samples alike, and `apply` car
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,12 @@ class Step:
     transpose: tuple[int, ...] | None = None
     cast: Cast | None = None
 
-    def apply(self, array: Array, row: int) -> Array:
+    @property
+    def changes(self) -> bool:
+        """Whether the array itself becomes another, and not only its name."""
+        return bool(self.rows or self.transpose or (self.cast and not self.cast.refused))
+
+    def apply(self, array: Array, row: int = 0) -> Array:
         """The array as its input takes it; `row` picks one of several samples."""
         if self.rows:
             array = array[row if self.rows > 1 else 0]
@@ -72,15 +78,14 @@ class Fit:
 
     Args:
         problems: everything worth saying, errors and remarks alike.
-        steps: what to do, one an input; arrays without a step are left out.
+        steps: what to do, one an input; arrays without a step are left out. An array whose name only resembles an
+            input's (`input-name`) has the step that following the advice would take.
         rows: how many samples the arrays hold: more than 1 when they carry a batch axis to be split.
-        suggestions: array names that resemble inputs; give them as `rename` to follow the advice.
     """
 
     problems: tuple[Problem, ...]
     steps: tuple[Step, ...]
     rows: int = 1
-    suggestions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -127,23 +132,35 @@ def fit(
     >>> [problem.code for problem in result.problems]
     ['input-layout', 'dtype-narrowed']
     """
+    layout, moved = tuple(found.items()), tuple((rename or {}).items())
+    return _fit(layout, signature, batched, moved, frozenset(targets))
+
+
+@lru_cache(maxsize=4096)
+def _fit(
+    layout: tuple[tuple[str, ArrayInfo], ...],
+    signature: Signature,
+    batched: bool,
+    moved: tuple[tuple[str, str], ...],
+    targets: frozenset[str],
+) -> Fit:
+    """Thousands of samples alike are judged once."""
     specs = {spec.name: spec for spec in signature.inputs}
-    moved = dict(rename or {})
-    keys = [key for key in found if key in specs or key in moved or key not in targets]
+    found, rename = dict(layout), dict(moved)
     matching = match_names(
-        keys,
+        [key for key in found if key in specs or key in rename or key not in targets],
         list(specs),
-        rename=moved,
+        rename=rename,
         alike=lambda key, name: _alike(found[key], specs[name], batched),
         required=[spec.name for spec in signature.inputs if spec.required],
         open_ended=signature.open_ended,
     )
     problems = _name_problems(matching, found, specs, signature)
-    pairs = dict(matching.pairs)
+    pairs = {**matching.pairs, **matching.suggestions}
     if signature.open_ended:
-        pairs.update({key: key for key in matching.extra if key not in matching.suggestions})
+        pairs = {key: key for key in matching.extra} | pairs
     order = {name: place for place, name in enumerate(specs)}
-    steps, verdicts = [], []
+    steps = []
     for key, name in sorted(pairs.items(), key=lambda pair: order.get(pair[1], len(order))):
         spec = specs.get(name) or InputSpec(name)
         verdict = _judge(found[key], spec, batched)
@@ -152,10 +169,9 @@ def fit(
         if cast is not None and cast.code is not None:
             problems.append(_problem(cast.code, f"input {name!r}: {cast.reason}", name))
         steps.append(Step(key, name, verdict.rows, verdict.transpose, cast))
-        verdicts.append((key, spec, verdict))
     problems += _axis_problems(found, steps, specs, batched)
-    rows, mixed = _rows(verdicts)
-    return Fit(tuple(problems + mixed), tuple(steps), rows, matching.suggestions)
+    rows, mixed = _rows([step for step in steps if step.name in specs and specs[step.name].shape is not None])
+    return Fit(tuple(problems + mixed), tuple(steps), rows)
 
 
 def _problem(code: str, message: str, name: str, fix: str | None = None) -> Problem:
@@ -261,11 +277,10 @@ def _axis_problems(
     return problems
 
 
-def _rows(verdicts: list[tuple[str, InputSpec, ShapeVerdict]]) -> tuple[int, list[Problem]]:
-    """How many samples the arrays hold together, and whether they disagree."""
-    told = {key: verdict.rows for key, spec, verdict in verdicts if spec.shape is not None}
-    rows = max(told.values(), default=0)
-    if rows > 1 and set(told.values()) != {rows}:
-        text = ", ".join(f"{key}: {count or 'none'}" for key, count in told.items())
+def _rows(steps: list[Step]) -> tuple[int, list[Problem]]:
+    """How many samples the arrays of known shape hold together, and whether they disagree."""
+    rows = max((step.rows for step in steps), default=0)
+    if rows > 1 and any(step.rows != rows for step in steps):
+        text = ", ".join(f"{step.key}: {step.rows or 'none'}" for step in steps)
         return 1, [_problem("batch-mixed", f"the inputs hold different numbers of samples ({text})", "batch")]
     return max(rows, 1), []

@@ -36,7 +36,7 @@ FIT_CODES = {
     ),
     "rename-unknown": Code(
         Severity.ERROR,
-        "rename= speaks of names that are not there",
+        "rename= cannot be followed: a name is not there, or comes out twice",
         "rename={'name of the array': 'name of the input'}",
         "raise",
     ),

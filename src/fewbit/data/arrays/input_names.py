@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+ANSWERS = frozenset({"label", "labels", "target", "targets", "y"})
+"""Names that are taken for answers unless the model has an input of that name."""
+
 _SUFFIX = re.compile(r":[0-9]+$")
 _PLACE = re.compile(r"(?:inputs?|args?|arr|tensor|x)?[_.]?([0-9]+)", re.IGNORECASE)
 
@@ -58,18 +61,17 @@ def match_names(
     found = Matching()
     for key, name in rename.items():
         if key not in keys:
-            found.wrong.append(f"rename speaks of an array {key!r}; there are: {', '.join(sorted(keys))}")
+            found.wrong.append(f"rename speaks of an array {key!r}; there are: {', '.join(keys)}")
         elif name not in inputs and not open_ended:
             found.wrong.append(f"rename speaks of an input {name!r}; the model has: {', '.join(inputs)}")
-        elif name in found.pairs.values():
-            found.wrong.append(f"rename gives two arrays to the input {name!r}")
+        elif name in found.pairs.values() or (name in keys and name not in rename):
+            found.wrong.append(f"rename makes two arrays of the name {name!r}")
         else:
             found.pairs[key] = name
     taken = set(found.pairs.values())
-    for key in keys:
-        if key in inputs and key not in found.pairs and key not in taken:
-            found.pairs[key] = key
-            taken.add(key)
+    own = {key: key for key in keys if key in inputs and key not in found.pairs and key not in taken}
+    found.pairs |= own
+    taken |= own.keys()
     loose = [key for key in keys if key not in found.pairs]
     free = [name for name in inputs if name not in taken]
     _by_looks(found, loose, [name for name in free if name in required], alike)

@@ -53,12 +53,10 @@ def judge_sample(shape: tuple[int, ...], spec: Axes) -> ShapeVerdict:
         return ShapeVerdict()
     if shape and meets(shape[1:], axes) and shape[0] > 0:
         return ShapeVerdict("batch-dimension", shape[0])
-    order = _layout(shape, axes)
-    if order:
-        return ShapeVerdict("input-layout", transpose=order)
-    order = _layout(shape[1:], axes) if shape[:1] == (1,) else None
-    if order:
-        return ShapeVerdict("input-layout", 1, order)
+    for rows, inner in ((0, shape), (shape[0] if shape else 0, shape[1:])):
+        order = _layout(inner, axes)
+        if order:
+            return ShapeVerdict("input-layout", rows, order)
     return ShapeVerdict("input-shape")
 
 

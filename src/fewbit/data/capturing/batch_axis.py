@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fewbit.errors import DataError, UsageError
 
@@ -160,9 +164,21 @@ def _most_common(sizes: list[int]) -> int:
     return 1 if sizes[0] == 1 and sizes.count(1) > votes else size
 
 
-def take(array: Any, axis: int | None, row: int) -> Any:
-    """One sample's part of an array: its row, the only row of a broadcast, or the whole where there is no axis."""
-    if axis is None:
-        return array
-    index = (slice(None),) * axis + (row if array.shape[axis] != 1 else 0,)
-    return array[index]
+@dataclass(slots=True)
+class Column:
+    """One input or output of a call on the host: an array with its batch axis, or one array a sample.
+
+    >>> Column(0, np.array([[1, 2], [3, 4]])).row(1)
+    array([3, 4])
+    """
+
+    axis: int | None
+    array: NDArray[Any] | None = None
+    rows: list[NDArray[Any]] | None = None
+
+    def row(self, index: int) -> NDArray[Any]:
+        """One sample's part: its row, the only row of a broadcast, or the whole where there is no axis."""
+        part = self.array if self.rows is None else self.rows[index]
+        if self.axis is not None and part is not None:
+            part = part[(slice(None),) * self.axis + (index if part.shape[self.axis] != 1 else 0,)]
+        return np.asarray(part)

@@ -48,6 +48,22 @@ def is_sample_name(name: Any) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
+def listed(content: dict[str, Any]) -> dict[str, str]:
+    """The files of a manifest, named from its folder, with the SHA-256 that each had when it was written."""
+    return {
+        entry[kind]: entry.get(digest, "")
+        for entry in content["files"]
+        for kind, digest in (("file", "sha256"), ("output", "output_sha256"))
+        if kind in entry
+    }
+
+
+def changed_files(folder: Path) -> list[str]:
+    """The files of an earlier capture that someone has changed since; a file that is gone is no loss."""
+    files = listed(read_manifest(folder) or {"files": []})
+    return [name for name, sha256 in files.items() if (folder / name).is_file() and digest(folder / name) != sha256]
+
+
 def _is_ours(content: dict[str, Any]) -> bool:
     """A manifest is a file like any other: what it says is used only if all of it has the form that is written."""
     return (

@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
+from fewbit.data.capturing.batch_axis import Column
 from fewbit.data.capturing.leaves import gather
 from fewbit.data.capturing.notes import Notes
 from fewbit.data.capturing.tensor_to_array import to_array
 from fewbit.data.tree import flatten
 
 
-def output_columns(result: Any, count: int, bfloat16: str, notes: Notes) -> dict[str, tuple[NDArray[Any], int | None]]:
-    """The arrays of a result by name, each with its batch axis: 0 where that has as many entries as the call samples.
+def output_columns(result: Any, count: int, bfloat16: str, notes: Notes) -> dict[str, Column]:
+    """The arrays of a result by name, their batch axis is 0 where that has as many entries as the call samples.
 
     >>> import numpy as np
     >>> sorted(output_columns((np.zeros((2, 3)), {"loss": np.zeros(())}), 2, "float32", Notes()))
@@ -24,16 +23,15 @@ def output_columns(result: Any, count: int, bfloat16: str, notes: Notes) -> dict
     if isinstance(result, Mapping):
         named = dict(result)
     else:
-        leaves = flatten(result)
-        named = {f"output_{path}" if path else "output": leaf for path, leaf in leaves}
+        named = {f"output_{path}" if path else "output": leaf for path, leaf in flatten(result)}
     found = gather(named)
     notes.constants({f"output {name}": value for name, value in found.constants.items()})
-    columns: dict[str, tuple[NDArray[Any], int | None]] = {}
+    columns = {}
     for leaf in found.data:
         batched = len(leaf.shape) > 0 and leaf.shape[0] == count
         if not batched:
             notes.add(
                 "output-shared", f"shape {list(leaf.shape)} in a call of {count} samples: copied whole", leaf.name
             )
-        columns[leaf.name] = (to_array(leaf.value, bfloat16=bfloat16, name=leaf.name), 0 if batched else None)
+        columns[leaf.name] = Column(0 if batched else None, to_array(leaf.value, bfloat16=bfloat16, name=leaf.name))
     return columns

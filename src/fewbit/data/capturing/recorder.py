@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.data.capturing import manifest
-from fewbit.data.capturing.batch_axis import BatchAxes, Declared, take
+from fewbit.data.capturing.batch_axis import BatchAxes, Column, Declared
 from fewbit.data.capturing.binding import Binder, describe_call, innermost
 from fewbit.data.capturing.choosing import Choice
 from fewbit.data.capturing.leaves import Leaf, gather
@@ -47,20 +47,6 @@ class Settings:
         if self.bfloat16 not in ("float32", "uint16"):
             raise UsageError(f"bfloat16 is {self.bfloat16!r}", expected="'float32' or 'uint16'")
         Choice(self.max_samples, self.seed)
-
-
-@dataclass(slots=True)
-class Column:
-    """One input of a call on the host: an array with its batch axis, or one array a sample."""
-
-    axis: int | None
-    array: NDArray[Any] | None = None
-    rows: list[NDArray[Any]] | None = None
-
-    def row(self, index: int) -> NDArray[Any]:
-        """One sample's part."""
-        part = self.rows[index] if self.rows is not None else take(self.array, self.axis, index)
-        return np.asarray(part)
 
 
 @dataclass(slots=True)
@@ -153,9 +139,7 @@ class Recorder:
                 continue
             self.folder.write(slot, sample)
             if self.folder.outputs:
-                self.folder.write_output(
-                    slot, {name: np.asarray(take(a, axis, row)) for name, (a, axis) in answers.items()}
-                )
+                self.folder.write(slot, {name: column.row(row) for name, column in answers.items()}, output=True)
 
     def finish(self, error: BaseException | None = None) -> dict[str, Any]:
         """Read every header back, write the manifest and return it.
@@ -176,7 +160,10 @@ class Recorder:
             entry |= {**earlier.get("inputs", {}).get(name, {}), **entry, **self._inputs.get(name, {})}
             if entry["count"] < len(files):
                 self._notes.add("input-not-in-all", f"only {entry['count']} of {len(files)} samples have it", name)
-        self._count_notes()
+        if self.failed:
+            reason = f"{self.failed} calls ended in an error; their samples are left out"
+            self._notes.add("call-failed", reason, "model")
+        answers = (folder.folder / entry["output"] for entry in files if "output" in entry)
         return {
             "format": manifest.FORMAT,
             "version": 1,
@@ -191,24 +178,13 @@ class Recorder:
             "max_samples": self._settings.max_samples,
             "seed": self._settings.seed,
             "inputs": inputs,
-            "outputs": self._survey_outputs(folder, files),
+            "outputs": manifest.survey(answers) if folder.outputs else None,
             "not_captured": {**earlier.get("not_captured", {}), **self._notes.not_captured},
             "notes": [*earlier.get("notes", []), *self._notes.lines],
             "width": folder.width,
             "files": files,
             "versions": manifest.made_with(),
         }
-
-    def _survey_outputs(self, folder: SampleFolder, files: list[dict[str, Any]]) -> dict[str, Any] | None:
-        if not folder.outputs:
-            return None
-        return manifest.survey(folder.folder / entry["output"] for entry in files if "output" in entry)
-
-    def _count_notes(self) -> None:
-        if self.failed:
-            self._notes.add(
-                "call-failed", f"{self.failed} calls ended in an error; their samples are left out", "model"
-            )
 
     def _column(self, leaf: Leaf, axis: int | None, written: str) -> Column:
         policy = self._settings.bfloat16
