@@ -52,6 +52,6 @@ def command(
     else:
         _output.stdout().print(f"{manifest['count']:,} samples in {out}", markup=False)
         for name, described in manifest.get("inputs", {}).items():
-            shape = ", ".join(map(str, described["shape"]))
+            shape = "…" if described["shape"] is None else ", ".join(map(str, described["shape"]))
             _output.stdout().print(f"  {name}: {described['dtype']}[{shape}]", markup=False)
     return 0

@@ -54,7 +54,7 @@ def find_format(source: Any, chosen: str | None = None) -> tuple[str, Any, str]:
         )
     matches.sort(key=lambda found: -found[0].confidence)
     best = matches[0]
-    rivals = [m for m in matches[1:] if best[0].confidence - m[0].confidence < _AMBIGUOUS]
+    rivals = [m for m in matches[1:] if round(best[0].confidence - m[0].confidence, 6) < _AMBIGUOUS]
     if rivals:
         options = "; ".join(f"{name} ({match.reason})" for match, name, _ in [best, *rivals])
         raise UsageError(

@@ -99,7 +99,10 @@ class NumpyExportWrapper:
         """
         files = self._recorder.folder.paths()
         if not files:
-            raise DataError("there is nothing to save: no call was captured", try_="call the wrapper before save()")
+            raise DataError(
+                "there is nothing to save: no call was captured",
+                try_="call the wrapper before save(); for a method such as generate(), use fewbit.capture",
+            )
         changed = [] if overwrite else manifest.changed_files(Path(path))
         if changed:
             raise UsageError(

@@ -4,26 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from fewbit import registry
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.description import describe as array_info
 from fewbit.data.arrays.fit import Fit, Problem, fit
+from fewbit.data.arrays.input_names import ANSWERS
+from fewbit.data.arrays.tensor_to_array import to_array
 from fewbit.data.batch import stack
 from fewbit.data.describe import describe
 from fewbit.data.sample import Sample
 from fewbit.data.signature import Signature, read_signature
+from fewbit.data.signatures._items import is_data, take_labels
 from fewbit.data.source import Source
 from fewbit.data.tree import flatten, is_tensor
-from fewbit.errors import DataError
+from fewbit.errors import DataError, UsageError
+
+_BY_TRANSFORM = "a transform_fn that returns a dict of arrays under the model's input names"
+_IN_PYTHON = {"input-missing": _BY_TRANSFORM, "input-name": _BY_TRANSFORM}
+"""What to try instead of the advice for files."""
 
 
 class Feeder:
     """Turns the elements of one source into the inputs of one model.
+
+    What is left out or changed on the way (labels, extra arrays, a dtype) is noted in the source's record, once each.
 
     Args:
         source: where the elements come from; says whether they have a batch axis and which names are answers.
@@ -34,92 +42,166 @@ class Feeder:
         self._source = source
         self.signature: Signature = read_signature(model)
         self._framework = registry.get("signatures", self.signature.framework)
-        self._fits: dict[tuple[tuple[str, ArrayInfo], ...], Fit] = {}
+        self._noted: set[tuple[str, str | None]] = set()
 
     def fit(self, element: Any, index: int = 0) -> Fit:
-        """How an element meets the model; elements that look alike share one answer."""
-        found = {name: _info(value) for name, value in self._named(element, index).items()}
-        key = tuple(found.items())
-        if key not in self._fits:
-            batched, targets = self._source.batched, self._source.targets
-            meets = fit(found, self.signature, batched=batched, targets=targets)
-            self._fits[key] = meets if batched else _with_texts(meets, found, self.signature)
-        return self._fits[key]
+        """How an element meets the model."""
+        return self._meet(self._named(self._native(element, index) if self._source.batched else element))
 
     def validate(self, element: Any, index: int = 0) -> None:
         """Raise for an element that the model cannot take, with every reason at once."""
-        errors = self.fit(element, index).errors
-        if not errors:
-            return
-        place = element.place if isinstance(element, Sample) else self._source.place(index)
-        raise DataError(
-            f"sample {index} does not fit the model: " + "; ".join(f"{p.message} [{p.code}]" for p in errors),
-            code="sample-misfit",
-            where=f"sample {index} ({place})" if place.path else f"sample {index}",
-            expected="; ".join(str(spec) for spec in self.signature.inputs),
-            try_="; ".join(dict.fromkeys(problem.fix for problem in errors)),
-        )
+        self._demand(self.fit(element, index), element, index)
 
     def feed(self, elements: Iterator[Any], batch_size: int) -> Iterator[Any]:
-        """Native inputs, one a batch: items as they are, samples stacked. Each is held against the model first."""
+        """Native inputs, one a batch: items as they are, samples stacked. Each is held against the model first.
+
+        Raises:
+            UsageError: a batch size the model does not take.
+        """
+        if batch_size < 1:
+            raise UsageError(f"batch_size={batch_size}", expected="1 or more")
         if self._source.batched:
-            for index, item in enumerate(elements):
-                self.validate(item, index)
-                yield self._native(item, index)
-            return
+            return (self._item(item, index) for index, item in enumerate(elements))
+        for spec in self.signature.inputs:
+            fixed = 1 if spec.shape == () else spec.shape[0] if spec.shape else None
+            if isinstance(fixed, int) and fixed != batch_size:
+                raise UsageError(
+                    f"the model's input {spec} takes batches of {fixed}, not of {batch_size}",
+                    try_=f"batch_size={fixed}, or export the model with a dynamic batch axis",
+                )
+        return self._batches(elements, batch_size)
+
+    def _item(self, item: Any, index: int) -> Any:
+        """An item as the framework takes it; what does not fit as it is, but could, is made to."""
+        native = self._native(item, index)
+        named = self._named(native)
+        meets = self._demand(self._meet(named), item, index)
+        with _at(self._place(item, index)):
+            changed = {
+                step.name: step.apply(to_array(named[step.key], copy=False)) for step in meets.steps if step.changes
+            }
+        if not changed:
+            return native
+        if isinstance(native, dict):
+            return self._framework.feed(native | changed, self.signature)
+        _, made = self._framework.feed(changed, replace(self.signature, positional=0))
+        made = {name: tensor.to(named[name].device) for name, tensor in made.items()}
+        args, kwargs = native
+        args = tuple(made.get(self._input(place), value) for place, value in enumerate(args))
+        return args, {name: made.get(name, value) for name, value in kwargs.items()}
+
+    def _batches(self, elements: Iterator[Any], batch_size: int) -> Iterator[Any]:
         waiting: list[dict[str, Any]] = []
         first = 0
         for index, element in enumerate(elements):
             for row in self._rows(element, index):
+                if waiting and row.keys() != waiting[0].keys():
+                    one, other = ", ".join(waiting[0]), ", ".join(row)
+                    raise DataError(
+                        f"samples differ: {one} in sample {first}, {other} in sample {index}",
+                        code="batch-ragged",
+                        where=self._place(element, index),
+                        expected="the same inputs in each sample of a batch",
+                        try_="batch_size=1, or give every sample the same inputs",
+                    )
                 waiting.append(row)
                 if len(waiting) == batch_size:
-                    yield self._framework.feed(stack(waiting, first), self.signature)
+                    yield self._stacked(waiting, first)
                     waiting, first = [], index + 1
-        if waiting:
-            yield self._framework.feed(stack(waiting, first), self.signature)
+        if waiting and any(spec.shape and isinstance(spec.shape[0], int) for spec in self.signature.inputs):
+            left = f"the last {len(waiting)} samples do not fill a batch of {batch_size}, which the model is fixed to"
+            self._note("batch-incomplete", f"left out: {left}")
+        elif waiting:
+            yield self._stacked(waiting, first)
+
+    def _stacked(self, rows: list[dict[str, Any]], first: int) -> Any:
+        batch = stack(rows, first)
+        for spec in self.signature.inputs:
+            if spec.shape == () and spec.name in batch:
+                batch[spec.name] = batch[spec.name].reshape(())  # an input without any axis has none for the batch
+        return self._framework.feed(batch, self.signature)
 
     def _rows(self, element: Any, index: int) -> Iterator[dict[str, Any]]:
-        self.validate(element, index)
-        meets = self.fit(element, index)
-        arrays = {name: _array(value) for name, value in self._named(element, index).items()}
-        for row in range(meets.rows):
-            yield meets.apply(arrays, row)
+        named = self._named(element)
+        meets = self._demand(self._meet(named), element, index)
+        with _at(self._place(element, index)):
+            arrays = {step.key: to_array(named[step.key], name=step.name, copy=False) for step in meets.steps}
+            yield from [meets.apply(arrays, row) for row in range(meets.rows)]
+
+    def _meet(self, named: Mapping[str, Any]) -> Fit:
+        found = {name: _info(value) for name, value in named.items()}
+        batched = self._source.batched
+        meets = fit(found, self.signature, batched=batched, targets=self._source.targets | ANSWERS)
+        return meets if batched else _with_texts(meets, found, self.signature)
+
+    def _demand(self, meets: Fit, element: Any, index: int) -> Fit:
+        """The fit itself, where nothing keeps the element from being fed."""
+        errors = meets.errors
+        if not errors:
+            for problem in meets.problems:
+                self._note(problem.code, problem.message, problem.input)
+            return meets
+        fixes = {} if self._source.facts.get("format") == "npz" else _IN_PYTHON
+        raise DataError(
+            f"sample {index} does not fit the model: " + "; ".join(f"{p.message} [{p.code}]" for p in errors),
+            code="sample-misfit",
+            where=self._place(element, index),
+            expected="; ".join(str(spec) for spec in self.signature.inputs),
+            try_="; ".join(dict.fromkeys(fixes.get(problem.code, problem.fix) for problem in errors)),
+        )
 
     def _native(self, item: Any, index: int) -> Any:
-        try:
+        with _at(self._place(item, index)):
             return self._framework.feed_item(self._without_labels(item), self.signature)
-        except DataError as error:
-            where = f"sample {index} ({self._source.place(index)})"
-            raise DataError(
-                error.what, code=error.code, where=where, expected=error.expected, try_=error.try_
-            ) from error
 
-    def _named(self, element: Any, index: int) -> dict[str, Any]:
-        """The arrays of an element under the model's input names."""
+    def _named(self, element: Any) -> dict[str, Any]:
+        """The arrays of a sample, or of an item in the framework's own form, under the model's input names."""
         if self._source.batched:
-            native = self._native(element, index)
-            args, kwargs = native if isinstance(native, tuple) else ((), native)
+            args, kwargs = element if isinstance(element, tuple) else ((), element)
             values = {**{self._input(i): value for i, value in enumerate(args)}, **kwargs}
             return {name: _representative(value) for name, value in values.items() if value is not None}
         element = self._without_labels(element)
         if isinstance(element, Mapping):
-            return dict(element)
-        if isinstance(element, list | tuple):
+            return {str(name): value for name, value in element.items() if value is not None}
+        if isinstance(element, list | tuple) and not is_data(element):
             return {self._input(place): value for place, value in enumerate(element)}
         return {self._input(0): element}
 
     def _without_labels(self, element: Any) -> Any:
-        """`(x, y)` as `x` where the model has no place for `y`; the record says so."""
-        if not self._framework.drops_labels(element, self.signature):
-            return element
-        if not any(line["what"] == "labels-left-out" for line in self._source.record.lines):
-            reason = f"the model takes {', '.join(self.signature.names)}; {describe(element[1])} is left out as labels"
-            self._source.record.note("labels-left-out", reason)
-        return element[0]
+        """What of an element is for the model; the record says what is not."""
+        kept, labels = take_labels(element, self.signature)
+        if not self._source.batched and isinstance(element, Mapping):  # a sample's answers are left to `fit`
+            known = (self._source.targets | ANSWERS) - set(self.signature.names)
+            kept, labels = element, {name: element[name] for name in element if name in known} or None
+        if labels is not None:
+            takes = ", ".join(self.signature.names)
+            self._note("labels-left-out", f"the model takes {takes}; {describe(labels)} is left out as labels")
+        return kept
+
+    def _note(self, code: str, reason: str, field: str | None = None) -> None:
+        if (code, field) in self._noted:
+            return
+        self._noted.add((code, field))
+        where = None if field is None else f"input {field!r}"
+        if not any(line["what"] == code and line["where"] == where for line in self._source.record.lines):
+            self._source.record.note(code, reason, where=where)
+
+    def _place(self, element: Any, index: int) -> str:
+        place = element.place if isinstance(element, Sample) else self._source.place(index)
+        return f"sample {index} ({place})" if place.path else f"sample {index}"
 
     def _input(self, place: int) -> str:
         names = self.signature.names
         return names[place] if place < len(names) else f"input_{place}"
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Put the place of an element into an error that does not know it."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(error.what, code=error.code, where=place, expected=error.expected, try_=error.try_) from error
 
 
 def _representative(value: Any) -> Any:
@@ -130,7 +212,7 @@ def _representative(value: Any) -> Any:
 def _info(value: Any) -> ArrayInfo:
     try:
         return array_info(value)
-    except (ValueError, TypeError, OverflowError):  # ragged lists and objects: nothing a model takes
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # ragged, nested, an object: nothing a model takes
         return ArrayInfo((), "object")
 
 
@@ -139,19 +221,11 @@ def _with_texts(meets: Fit, found: Mapping[str, ArrayInfo], signature: Signature
 
     A model with `**kwargs` takes any name, so names alone would let a raw text through.
     """
-    takes_text = {spec.name for spec in signature.inputs if spec.dtype == "str"}
-    texts = [step for step in meets.steps if found[step.key].dtype in ("str", "object") and step.name not in takes_text]
-    told = {problem.input for problem in meets.errors}
+    takes_text = {spec.name for spec in signature.inputs if spec.dtype == "str"} | {p.input for p in meets.errors}
+    tries = {"str": "tokenize it in a transform_fn", "object": "make an array of it in a transform_fn"}
     more = [
-        Problem("dtype-refused", f"{step.key!r} is no array of numbers", step.name, "tokenize it in a transform_fn")
-        for step in texts
-        if step.name not in told
+        Problem("dtype-refused", f"{step.key!r} is no array of numbers", step.name, tries[found[step.key].dtype])
+        for step in meets.steps
+        if found[step.key].dtype in tries and step.name not in takes_text
     ]
     return replace(meets, problems=(*meets.problems, *more)) if more else meets
-
-
-def _array(value: Any) -> Any:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        return value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
-    return np.asarray(value)

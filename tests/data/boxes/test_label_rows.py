@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_box_and_polygon_rows_may_stand_in_one_file(tmp_path):
 def test_one_bad_row_never_throws_away_the_others(tmp_path):
     content = b"0 .5 .5 .2 .2\nrubbish\n0 nan .5 .2 .2\n\xff\xfe bad\n0 .5 .5 -1 .2\n0 1 2\n0 .3 .3 .2 .2\n"
     found, met = read(tmp_path, content)
-    assert [s.line for s in found.shapes] == [1, 7]
+    assert [s.place.line for s in found.shapes] == [1, 7]
     expected = ["row-count", "row-not-finite", "row-encoding", "row-count", "box-empty"]
     assert [fault.code for fault in met] == expected
     assert met[2].place.offset == content.index(b"\xff")
@@ -135,7 +136,7 @@ def test_clip_of_a_box_is_interval_arithmetic(x, y, width, height):
     if pixels.look_like_pixels((x, y, width, height)):
         return
     (values,) = parse(f"0 {x!r} {y!r} {width!r} {height!r}".encode(), "a.txt", Rules(), going_on)
-    made = shapes.shape(values, None, going_on)
+    made = shapes.shape(values, going_on)
     spans = [(max(0, c - s / 2), min(1, c + s / 2)) for c, s in ((x, width), (y, height))]
     if any(high - low <= shapes.ROUNDING for low, high in spans):
         assert made is None
@@ -158,6 +159,13 @@ def test_pixels_that_only_fit_as_corners_say_so(tmp_path):
     assert [fault.code for fault in met] == ["pixel-coordinates", "pixels-unfit"] and not found.shapes
     found, _ = read(tmp_path, "0 300 200 620 470\n", size=(640, 480), pixels="corners")
     assert found.shapes[0].box == pytest.approx((460 / 640, 335 / 480, 320 / 640, 270 / 480))
+
+
+def test_a_box_in_pixels_that_begins_in_the_corner_is_recognised(tmp_path):
+    """Read as shares, it would be cut to the whole image."""
+    found, met = read(tmp_path, "0 0 0 64 48\n", size=(640, 480), pixels="corners")
+    assert codes(met) == [("pixel-coordinates", 1)]
+    assert found.shapes[0].box == pytest.approx((0.05, 0.05, 0.1, 0.1))
 
 
 def test_polygon_in_pixels_is_recognised(tmp_path):
@@ -231,15 +239,27 @@ def test_label_file_with_bom_and_in_utf16(tmp_path):
     assert codes(met) == [("label-utf16", None)] and found.changed and len(found.shapes) == 1
 
 
-def test_label_file_that_is_no_small_regular_file_is_not_read(tmp_path, monkeypatch):
+def test_label_file_that_is_no_regular_file_is_not_read(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
     found = read_labels(Entry("pipe", str(tmp_path / "pipe")), Rules(), lambda fault: "keep")
     assert found.unreadable
-    monkeypatch.setattr("fewbit.data.limits.TEXT_BYTES", 10)
-    found, met = read(tmp_path, "0 .5 .5 .2 .2\n")
-    assert found.unreadable and codes(met) == [("label-unreadable", None)]
+
+
+@pytest.mark.parametrize("row", ["0 0.5 0.5 0.2 0.2 " + 40 * " ", "a", "", "0 0 0 1 0 1 1"])
+def test_label_file_beyond_any_real_one_is_a_finding_and_costs_nothing(tmp_path, row):
+    content = f"{row}\n" * (labels.LABEL_BYTES // (len(row) + 1) + 1)
+    tracemalloc.start()
+    found, met = read(tmp_path, content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (
+        found.unreadable and codes(met) == [("label-unreadable", None)] and f"{labels.LABEL_BYTES:,}" in met[0].message
+    )
+    assert peak < 3 * labels.LABEL_BYTES
+    found, met = read(tmp_path, f"{row[:1]}\n" * (labels.LABEL_ROWS + 1))
+    assert found.unreadable and f"more than {labels.LABEL_ROWS:,} rows" in met[0].message
 
 
 numbers = st.one_of(st.floats(0, 1), st.floats(), st.integers(-3, 2000), st.sampled_from(["", ",", "x", "0,5", "1_0"]))

@@ -226,3 +226,8 @@ def test_15_lengths_that_vary_are_shown_as_such(tmp_path):
     cap = run(Named(), tmp_path / "d", {"a": torch.ones(1, 4)}, {"a": torch.ones(1, 7), "b": torch.ones(1, 1)})
     assert cap.manifest["inputs"]["a"]["shape"] == [None]
     assert ("input-not-in-all", "b") in notes(cap)
+
+
+def test_15_a_call_without_its_batch_axis_shows_in_the_notes(tmp_path):
+    cap = run(Free(), tmp_path / "d", (torch.ones(2, 3, 8, 8),), (torch.ones(3, 8, 8),))
+    assert cap.manifest["inputs"]["input_0"]["shape"] is None and ("rank-varies", "input_0") in notes(cap)

@@ -178,7 +178,7 @@ def test_8_numbers_are_kept_and_the_rest_is_told(tmp_path):
 def test_8_a_call_without_tensors_says_what_it_got(tmp_path):
     with pytest.raises(DataError, match="without a tensor") as caught:
         run(Free(), tmp_path / "d", {"n": 3, "mode": "fast"})
-    assert "n=int 3, mode=str 'fast'" in str(caught.value)
+    assert "n=3, mode='fast'" in str(caught.value)
 
 
 def test_9_masks_and_scalars_beside_a_batch(tmp_path):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from fewbit.data.boxes import objects
+from fewbit.data.check import check_dataset
+from fewbit.data.detect import find_format
 from fewbit.data.formats import yolo
 from fewbit.errors import DataError, UsageError
 from yolo_sets import BOX, OUTLINE, check, fill, flat, places, png, read, split_set, tree
@@ -223,3 +225,32 @@ def test_detect_leaves_other_things_alone(tmp_path):
 
 def test_detect_leaves_images_with_captions_alone(tmp_path):
     assert yolo.detect(fill(tmp_path, {"a.png": b"", "a.txt": "a cat on a very red mat"})) is None
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train/a.png": None, "train/a.txt": BOX},
+        {"train/a.png": None, "train/a.txt": BOX, "val/b.png": None, "val/b.txt": BOX},
+        {"obj_train_data/a.jpg": None, "obj_train_data/a.txt": BOX, "obj.names": "cat\n", "train.txt": "data/a.jpg\n"},
+        {"day1/a.png": None, "day1/a.txt": BOX, "day2/b.png": None, "day2/b.txt": ""},
+        {"train/day1/a.png": None, "train/day1/a.txt": "\ufeff\n0,0.5,0.5,0.2,0.2\n"},
+        {f"train/{n}.png": None for n in range(20)} | {f"train/{n}.txt": BOX if n == 19 else "" for n in range(20)},
+    ],
+)
+def test_label_files_beside_their_images_decide_for_yolo(tmp_path, files):
+    """They lie in folders that could be classes or splits, so another format has a claim, too."""
+    assert find_format(fill(tmp_path, files))[0] == "yolo"
+    assert len(read(tmp_path, {"row-commas": "repair"})) == sum(name.endswith("g") for name in files)
+
+
+def test_captions_or_one_label_file_among_classes_do_not_decide_for_yolo(tmp_path):
+    fill(tmp_path, {"train/a.png": None, "train/a.txt": "2 cats on 1 mat", "train/b.png": None, "train/b.txt": "a dog"})
+    assert find_format(tmp_path)[0] == "image_folder"
+    fill(tmp_path / "more", {"cat/a.png": None, "cat/a.txt": BOX, "dog/b.png": None})
+    with pytest.raises(UsageError, match="more than one format"):
+        find_format(tmp_path / "more")
+
+
+def test_the_check_shows_each_sample_once(tmp_path):
+    assert len(check_dataset(flat(tmp_path, a=BOX, b=BOX)).samples) == 2

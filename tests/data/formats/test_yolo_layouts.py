@@ -82,6 +82,22 @@ def test_links_between_folders_of_the_dataset_stay_inside(tmp_path):
     assert "link-outside" not in check(tmp_path).counts
 
 
+def test_folders_of_splits_and_suffixes_in_any_case(tmp_path):
+    fill(tmp_path, {"Train/images/a.png": None, "Train/labels/a.TXT": BOX, "VALID/images/b.PNG": png()})
+    report = check(tmp_path)
+    assert (
+        report.understood["splits"] == {"train": 1, "val": 1}
+        and len(read(tmp_path, split="Train").get(0)["boxes"]) == 1
+    )
+    assert places(report, "label-missing") == ["VALID/images/b.PNG"]
+
+
+def test_the_description_that_names_splits_is_used_whatever_it_is_called(tmp_path):
+    split_set(tmp_path, "nc: 1\n")
+    fill(tmp_path, {"coco.yaml": "train: images/train\nnames: [cat]\n"})
+    assert read(tmp_path).facts["splits"] == {"train": 2} and read(tmp_path).facts["classes"] == ["cat"]
+
+
 def test_several_descriptions_are_not_chosen_among(tmp_path):
     split_set(tmp_path, None)
     fill(tmp_path, dict.fromkeys(("one.yaml", "two.yaml"), "train: images/train\nnames: [cat]\n"))

@@ -53,6 +53,11 @@ def test_list_file_faults_name_their_lines(tmp_path):
     assert len(read(tmp_path, {"image-missing": "drop", "list-invalid": "drop"})) == 1
 
 
+def test_an_image_in_the_place_of_a_list_file_is_one_fault(tmp_path):
+    split_set(tmp_path, "train: images/train/train0.png\nnames: [cat]\n")
+    assert places(check(tmp_path), "list-invalid") == ["images/train/train0.png"]
+
+
 def test_list_file_and_paths_out_of_the_folder_are_read_and_told(tmp_path):
     fill(tmp_path / "pool", {"images/a.png": None, "labels/a.txt": BOX})
     fill(tmp_path / "set", {"list.txt": f"{tmp_path}/pool/images/a.png\n", "data.yaml": "train: list.txt\nnames: [x]"})

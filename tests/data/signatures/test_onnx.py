@@ -7,6 +7,7 @@ import pytest
 
 from fewbit.data.signature import InputSpec, Signature, read_signature
 from fewbit.data.signatures import onnx as member
+from fewbit.data.signatures._items import take_labels
 from fewbit.errors import DataError
 
 onnx = pytest.importorskip("onnx")
@@ -109,6 +110,10 @@ ONE = Signature("onnx", (InputSpec("x", (None, 2), "float32"),))
 TWO = Signature("onnx", (InputSpec("ids", (None, 2), "int64"), InputSpec("mask", (None, 2), "int64")))
 
 
+def fed(item, signature):
+    return member.feed_item(take_labels(item, signature)[0], signature)
+
+
 def keys_and_values(feed):
     return {name: array.tolist() for name, array in feed.items()}
 
@@ -131,7 +136,7 @@ def test_an_array_goes_to_the_one_input():
         ((x,), {}),
         [[1.0, 1.0]],
     ):
-        assert keys_and_values(member.feed_item(item, ONE)) == {"x": [[1.0, 1.0]]}
+        assert keys_and_values(fed(item, ONE)) == {"x": [[1.0, 1.0]]}
 
 
 def test_pairs_and_mappings_for_two_inputs():
@@ -142,11 +147,13 @@ def test_pairs_and_mappings_for_two_inputs():
         [a, b],
         {"mask": b, "ids": a},
         ({"ids": a, "mask": b}, np.array([1])),
+        ({"ids": a, "mask": b}, {"labels": np.array([1])}),
         {"ids": a, "mask": b, "labels": 1},
     ):
-        assert keys_and_values(member.feed_item(item, TWO)) == expected
-    assert not member.drops_labels((a, b), TWO)
-    assert member.drops_labels(({"ids": a, "mask": b}, np.array([1])), TWO)
+        assert keys_and_values(fed(item, TWO)) == expected
+    assert take_labels((a, b), TWO)[1] is None
+    assert take_labels(({"ids": a, "mask": b}, [1]), TWO)[1] == [1]
+    assert take_labels({"ids": a, "mask": b, "labels": 1}, TWO)[1] == {"labels": 1}
 
 
 def test_too_many_values_and_unknown_names_are_errors():

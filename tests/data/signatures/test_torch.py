@@ -7,6 +7,7 @@ import pytest
 
 from fewbit.data.signature import InputSpec, Signature, read_signature
 from fewbit.data.signatures import torch as member
+from fewbit.data.signatures._items import take_labels
 from fewbit.errors import DataError
 
 torch = pytest.importorskip("torch")
@@ -25,6 +26,11 @@ class Open(torch.nn.Module):
 class Listed(torch.nn.Module):
     def forward(self, *tensors):
         return tensors[0]
+
+
+class HuggingFace(torch.nn.Module):
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        return input_ids
 
 
 class Whole(torch.nn.Module):
@@ -139,17 +145,30 @@ def test_every_form_of_item_reaches_a_model_of_one_input():
         (x, [0, 1]),
         ((x,), {}),
     ):
-        args, kwargs = member.feed_item(item, ONE)
+        args, kwargs = member.feed_item(take_labels(item, ONE)[0], ONE)
         assert len(args) == 1 and torch.equal(args[0], x) and not kwargs
     assert torch.equal(member.feed_item({"x": x}, ONE)[1]["x"], x)
 
 
-def test_labels_are_dropped_only_when_they_look_like_labels():
+def test_labels_are_taken_only_when_they_look_like_labels():
     ids, mask, labels = torch.ones(2, 5), torch.ones(2, 5), torch.tensor([0, 1])
-    assert member.drops_labels((ids, labels), BERT) and member.drops_labels((ids, labels), ONE)
-    assert not member.drops_labels((ids, mask), BERT)
+    all_optional = member.read(HuggingFace())
+    for signature in (BERT, ONE, all_optional):
+        assert take_labels((ids, labels), signature)[1] is labels
+    for item, signature in (
+        ((ids, mask), BERT),
+        ((ids, mask), all_optional),
+        ({"input_ids": ids}, BERT),
+        (ids, ONE),
+        ((ids, labels), member.read(Listed())),
+    ):
+        assert take_labels(item, signature) == (item, None)
     assert len(member.feed_item((ids, mask), BERT)[0]) == 2
-    assert not member.drops_labels({"input_ids": ids}, BERT) and not member.drops_labels(ids, ONE)
+
+
+def test_a_list_of_numbers_or_texts_is_no_pair():
+    for item in ([1.0, 2.0], ["a", "b"], [[1, 2], [3, 4]]):
+        assert take_labels(item, ONE) == (item, None)
 
 
 def test_a_list_of_images_is_one_input():

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.data import limits
-from fewbit.data.tables.broken import Broken
 from fewbit.data.tables.csv_blocks import Blocks, Odd
 from fewbit.data.tables.csv_feed import Feed
 from fewbit.data.tables.csv_record import parse
+from fewbit.data.tables.table import Broken
 
 COMMA = ord(",")
 

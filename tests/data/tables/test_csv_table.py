@@ -18,16 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fewbit.data import limits
+from fewbit.data.tables.codes import CSV as CODES
 from fewbit.data.tables.codes import ROW
-from fewbit.data.tables.csv_codes import CODES
 from fewbit.data.tables.csv_kinds import KINDS
 from fewbit.data.tables.csv_table import CsvTable
-from fewbit.data.tables.table import Fault, Row
+from fewbit.data.tables.table import Fault, Row, Survey
 from fewbit.data.tables.text_column import TextColumn
 from fewbit.errors import UsageError
 
 
-class Listener:
+class Listener(Survey):
     """A survey that keeps everything."""
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Listener:
     def fault(self, fault: Fault) -> None:
         self.faults.append(fault)
 
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[Row], digests: Any = None) -> None:
         for row in rows:
             self.found[row.line] = row
 
-    def columns(self, names: Sequence[str], columns: Sequence[Any], lines: Sequence[int], digests: Any = None) -> None:
+    def columns(self, names: Sequence[str], columns: Sequence[Any], lines: Sequence[int], digests: Any) -> None:
         assert len(digests) == len(lines)
         for name, column in zip(names, columns):
             if isinstance(column, TextColumn):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.data.tables import compression, encoding, plain
-from fewbit.data.tables.broken import Broken
+from fewbit.data.tables.table import Broken
 from fewbit.errors import UsageError
 
 

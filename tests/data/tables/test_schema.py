@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.data.tables.coercion import coerced, targets
-from fewbit.data.tables.field import field
+from fewbit.data.tables.projection import field
 from fewbit.data.tables.schema import COLUMNS, Schema
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
@@ -15,7 +15,7 @@ rows = st.lists(
 def schema_of(found):
     schema = Schema()
     for line, row in enumerate(found, 1):
-        schema.add(row, ("f", line))
+        schema.add(row, ("f", line, None))
     return schema
 
 

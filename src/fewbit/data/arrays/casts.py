@@ -71,6 +71,8 @@ def plan_cast(found: str, wanted: str | None, *, image: bool = False) -> Cast | 
         return Cast(wanted, "dtype-checked", f"{found} is stored as bool; each value is checked to be 0 or 1")
     if kinds == ("int", "float"):
         return _integers(found, wanted, image)
+    if found == "object":
+        return Cast(wanted, "dtype-refused", f"a ragged list or an object cannot become {wanted}")
     return Cast(wanted, "dtype-refused", f"{found} cannot become {wanted} without losing values")
 
 

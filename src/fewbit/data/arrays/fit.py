@@ -88,11 +88,6 @@ class Fit:
     rows: int = 1
 
     @property
-    def ok(self) -> bool:
-        """Whether the sample can be fed to the model once the steps are done."""
-        return not self.errors
-
-    @property
     def errors(self) -> list[Problem]:
         """The problems that keep the sample from being fed."""
         return [problem for problem in self.problems if problem.severity is Severity.ERROR]

@@ -60,6 +60,8 @@ def match_names(
     """
     found = Matching()
     for key, name in rename.items():
+        if key not in keys and name in keys and name not in rename:
+            continue  # this file has the right name already
         if key not in keys:
             found.wrong.append(f"rename speaks of an array {key!r}; there are: {', '.join(keys)}")
         elif name not in inputs and not open_ended:

@@ -39,6 +39,8 @@ def header_size(head: bytes) -> int:
     Raises:
         ArrayFault: not a `.npy`, an unknown version, or a header longer than any real one.
     """
+    if head[:4] == b"PK\x03\x04":
+        raise ArrayFault("array-header", "is an archive and no single array; give the file the suffix .npz")
     if head[:6] != MAGIC:
         raise ArrayFault("array-header", f"does not begin as a .npy file: {head[:6]!r}")
     version, width = head[6:8], 2 if head[6:7] == b"\x01" else 4

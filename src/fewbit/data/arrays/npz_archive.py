@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -235,11 +236,18 @@ def read_arrays(window: Window, members: Mapping[str, Member]) -> dict[str, Arra
         raise ArrayFault("array-bomb", f"its arrays take {total:,} bytes together; at most {limits.ARRAY_BYTES:,}")
     arrays = {}
     for name, member in members.items():
-        try:
+        with naming(name):
             arrays[name] = read_member(window, member)
-        except ArrayFault as fault:
-            raise ArrayFault(str(fault.code), fault.what, field=name, offset=fault.place.offset) from fault
     return arrays
+
+
+@contextmanager
+def naming(array: str) -> Iterator[None]:
+    """Put the name of the array into a fault raised within."""
+    try:
+        yield
+    except ArrayFault as fault:
+        raise ArrayFault(str(fault.code), fault.what, field=array, offset=fault.place.offset) from fault
 
 
 def read_npz(path: str | Path) -> dict[str, Array]:

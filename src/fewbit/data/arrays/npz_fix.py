@@ -15,13 +15,12 @@ from pathlib import Path
 from fewbit.data.arrays.consistency import Layouts
 from fewbit.data.arrays.fit import Fit, Step
 from fewbit.data.arrays.npz_archive import Array
-from fewbit.data.arrays.npz_check import unit_rows
 from fewbit.data.arrays.npz_writer import write_npz
-from fewbit.data.arrays.sample_files import Listing, Unit
+from fewbit.data.arrays.sample_files import NPY_KEY, Listing, Unit
 from fewbit.data.arrays.sampling import Sampling
 from fewbit.data.arrays.values import VALUE_CODES, value_faults
 from fewbit.data.findings import Severity
-from fewbit.errors import DataError
+from fewbit.errors import DataError, UsageError
 
 _MENDED = ("input-name", "input-layout")
 _LEFT_ALONE = ("dtype-unscaled", "dtype-integers")
@@ -33,7 +32,7 @@ class NpzFix:
 
     Args:
         listing: the files.
-        sampling: how arrays become samples, with `follow` set.
+        sampling: how arrays become samples.
         out: the empty folder to fill.
         vocab_size: how many token ids the model knows.
         damaged: `.tar` files that cannot be read to their end, and why.
@@ -64,10 +63,19 @@ class NpzFix:
                 continue
             packed = self._sampling.stacked or any(part.size is not None for part in unit.parts)
             if whole or not (lines or packed):
-                self._copy(unit)
+                self._copy_unit(unit)
             else:
                 self._write(unit, lines)
+        self._carry_along(whole)
         return self.changes
+
+    def _carry_along(self, whole: bool) -> None:
+        """What is no sample goes with a copy that is the same; beside other samples it would say what is not so."""
+        for entry in (*self._listing.others, *self._listing.outputs):
+            if not whole:
+                self.changes.append(f"{entry.name}: left out: it is no sample")
+            elif ".tar/" not in entry.name:
+                self._copy(entry.path, entry.name)
 
     def _find_odd(self) -> dict[str, tuple[str, str]]:
         layouts = Layouts()
@@ -88,7 +96,7 @@ class NpzFix:
                 raise DataError(self._odd[unit.name][1], code=self._odd[unit.name][0])
             told = self._told(unit)
             rows = self._sampling.rows(found.infos)
-            for row, arrays in enumerate(unit_rows(found, self._sampling, rows)):
+            for row, arrays in enumerate(found.each(rows, stacked=self._sampling.stacked)):
                 odd = self._spoilt(self._sampling.shape(arrays, told, row))
                 if odd:
                     if rows == 1:
@@ -97,15 +105,14 @@ class NpzFix:
         except DataError as fault:
             self.changes.append(f"{unit.name}: left out: {fault.what}")
             return None
-        renamed = self._sampling.rename if told is None else {}
-        lines += [f"array {key!r} renamed to {renamed[key]!r}" for key in found.infos if key in renamed]
-        return lines + _steps_in_words(told)
+        nameless = all(part.npy_key is not None for part in unit.parts)
+        return lines + _steps_in_words(told, nameless)
 
-    def _told(self, unit: Unit) -> Fit | None:
+    def _told(self, unit: Unit) -> Fit:
         told = self._sampling.fit(unit.scan().infos)
-        if told is None:
-            return None
         for problem in told.errors:
+            if problem.code == "rename-unknown":
+                raise UsageError(problem.message, where=unit.name, try_=problem.fix)
             if problem.code not in _MENDED:
                 raise DataError(problem.message, code=problem.code)
         return replace(told, steps=tuple(_without_guesses(step) for step in told.steps))
@@ -114,15 +121,18 @@ class NpzFix:
         faults = value_faults(sample, vocab_size=self._vocab_size)
         return next((fault.message for fault in faults if fault.code in _FATAL_VALUES), None)
 
-    def _copy(self, unit: Unit) -> None:
+    def _copy_unit(self, unit: Unit) -> None:
         for part in unit.parts:
             name = unit.name if len(unit.parts) == 1 else Path(part.path).name
-            if part.size is not None:
-                name = _tar_name(unit.name)
-            target = self._out / name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(part.path, target)
+            if part.size is not None:  # the `.tar` as a whole, once
+                name = name[: name.index(".tar/") + 4]
+            self._copy(part.path, name)
+
+    def _copy(self, path: str, name: str) -> None:
+        target = self._out / name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
 
     def _write(self, unit: Unit, lines: list[str]) -> None:
         found, told = unit.scan(), self._told(unit)
@@ -131,7 +141,7 @@ class NpzFix:
         self.changes.extend(f"{unit.name}: {line}" for line in lines)
         if rows > 1 or self._sampling.stacked:
             self.changes.append(f"{unit.name}: split into {rows} samples")
-        for row, arrays in enumerate(unit_rows(found, self._sampling, rows)):
+        for row, arrays in enumerate(found.each(rows, stacked=self._sampling.stacked)):
             sample = self._sampling.shape(arrays, told, row)
             if rows > 1 and self._spoilt(sample):
                 continue
@@ -152,10 +162,10 @@ def _without_guesses(step: Step) -> Step:
     return replace(step, cast=None) if step.cast is not None and step.cast.code in _LEFT_ALONE else step
 
 
-def _steps_in_words(told: Fit | None) -> list[str]:
+def _steps_in_words(told: Fit, nameless: bool) -> list[str]:
     lines = []
-    for step in told.steps if told is not None else ():
-        if step.key != step.name:
+    for step in told.steps:
+        if step.key != step.name and not (nameless and step.key == NPY_KEY):
             lines.append(f"array {step.key!r} renamed to {step.name!r}")
         if step.rows == 1:
             lines.append(f"{step.name!r}: leading axis of size 1 removed")
@@ -165,10 +175,5 @@ def _steps_in_words(told: Fit | None) -> list[str]:
             lines.append(f"{step.name!r}: axes moved to the order {step.transpose}")
         if step.cast is not None:
             lines.append(f"{step.name!r}: stored as {step.cast.wanted}")
-    if told is not None:
-        lines += [f"array {p.input!r} left out: {p.message}" for p in told.problems if p.code == "input-extra"]
-    return lines
-
-
-def _tar_name(name: str) -> str:
-    return name[: name.index(".tar/") + 4]
+    extra = (problem for problem in told.problems if problem.code == "input-extra")
+    return lines + [f"array {problem.input!r} left out: {problem.message}" for problem in extra]

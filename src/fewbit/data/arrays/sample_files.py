@@ -6,20 +6,29 @@ A *unit* is what is read at once: one `.npz`, one `.npy`, or several `.npy` that
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
-from fewbit.data.arrays.npz_archive import Array, Member, Scan, opened, read_arrays, read_row, scan
+from fewbit.data.arrays.npz_archive import Array, Scan, check_crc, naming, opened, read_arrays, read_row, scan
 from fewbit.data.arrays.tar_index import tar_entries
-from fewbit.data.walk import Problem, ignored, natural, nfc, quietly, walk
+from fewbit.data.walk import Entry, Problem, ignored, natural, nfc, quietly, walk
 
 ARRAYS = (".npz", ".npy")
 NPY_KEY = "input"
 """The name of an array that has none: the only one in a `.npy`."""
+
+MANIFEST = "manifest.json"
+"""What `capture` writes beside its samples: no sample, and no stranger either."""
+
+_COLUMNS = 64
+"""No model has more inputs than this; more `.npy` files are samples."""
+
+_INPUTS, _OUTPUTS = "sample-inputs", "sample-outputs"
 
 _SPLITS = {
     "train": ("train", "training"),
@@ -54,42 +63,44 @@ class Unit:
 
     def scan(self) -> UnitScan:
         """The headers of all parts."""
-        if len(self.parts) == 1:
-            part = self.parts[0]
-            try:
-                with opened(part.path, part.start, part.size) as window:
-                    found = scan(window, npy_name=part.npy_key)
-            except ArrayFault as fault:
-                found = Scan(faults=[fault])
-            return UnitScan(self, [found])
-        return UnitScan(self, [Unit(self.name, (part,)).scan().scans[0] for part in self.parts])
+        return UnitScan(self, [_scan(part) for part in self.parts])
 
 
-@dataclass(slots=True)
+def _scan(part: Part) -> Scan:
+    try:
+        with opened(part.path, part.start, part.size) as window:
+            return scan(window, npy_name=part.npy_key)
+    except ArrayFault as fault:
+        return Scan(faults=[fault])
+
+
 class UnitScan:
-    """The headers of a unit, and the way to its values."""
+    """The headers of a unit, and the way to its values.
 
-    unit: Unit
-    scans: list[Scan] = field(default_factory=list)
+    Attributes:
+        infos: the arrays' descriptions by name.
+        faults: everything wrong with the headers.
+    """
 
-    @property
-    def infos(self) -> dict[str, ArrayInfo]:
-        """The arrays' descriptions by name."""
-        if len(self.scans) == 1:
-            return self.scans[0].infos
-        return {name: info for found in self.scans for name, info in found.infos.items()}
+    __slots__ = ("faults", "infos", "scans", "unit")
 
-    @property
-    def faults(self) -> list[ArrayFault]:
-        """Everything wrong with the headers."""
-        if len(self.scans) == 1:
-            return self.scans[0].faults
-        return [fault for found in self.scans for fault in found.faults]
+    def __init__(self, unit: Unit, scans: list[Scan]):
+        self.unit, self.scans = unit, scans
+        self.infos: dict[str, ArrayInfo] = {}
+        self.faults: list[ArrayFault] = []
+        for found in scans:
+            self.infos |= found.infos
+            self.faults += found.faults
 
     @property
     def fatal(self) -> ArrayFault | None:
         """The first fault that keeps the unit from being read."""
         return next((found.fatal for found in self.scans if found.fatal is not None), None)
+
+    @property
+    def seekable(self) -> bool:
+        """Whether one row can be read without unpacking the rest."""
+        return all(member.seekable for found in self.scans for member in found.members.values())
 
     def read(self, row: int | None = None) -> dict[str, Array]:
         """All arrays whole, or one entry of the first axis of each.
@@ -106,15 +117,26 @@ class UnitScan:
                     arrays |= {name: read_row(window, member, row) for name, member in found.members.items()}
         return arrays
 
-    @property
-    def seekable(self) -> bool:
-        """Whether one row can be read without unpacking the rest."""
-        return all(member.seekable for member in self.members)
+    def each(self, rows: int, *, stacked: bool) -> Iterator[dict[str, Array]]:
+        """The arrays of each of a unit's samples, as `Sampling.shape` takes them; every checksum is verified.
 
-    @property
-    def members(self) -> list[Member]:
-        """The members of all parts."""
-        return [member for found in self.scans for member in found.members.values()]
+        Raises:
+            ArrayFault: the values are damaged or too large.
+        """
+        if stacked and self.seekable:
+            self._check_crcs()
+            yield from (self.read(row) for row in range(rows))
+            return
+        whole = self.read()
+        for row in range(rows):
+            yield {name: array[row] for name, array in whole.items()} if stacked else whole
+
+    def _check_crcs(self) -> None:
+        for part, found in zip(self.unit.parts, self.scans):
+            with opened(part.path, part.start, part.size) as window:
+                for name, member in found.members.items():
+                    with naming(name):
+                        check_crc(window, member)
 
 
 @dataclass(slots=True)
@@ -123,18 +145,31 @@ class Listing:
 
     Args:
         units: in natural order, split by split.
-        single: the dataset is one file or one set of columns, which then holds many samples as a rule.
         others: files that are no arrays.
+        outputs: what a model returned for the samples, kept beside them in a folder of its own.
     """
 
     units: list[Unit]
-    single: bool = False
-    others: list[str] = field(default_factory=list)
+    others: list[Entry] = field(default_factory=list)
+    outputs: list[Entry] = field(default_factory=list)
+
+    @property
+    def single(self) -> bool:
+        """One file or one set of columns, which then holds many samples as a rule; `capture` never writes such."""
+        return len(self.units) == 1 and all(entry.name != MANIFEST for entry in self.others)
 
     @property
     def splits(self) -> list[str]:
         """The splits there are, in order."""
         return list(dict.fromkeys(unit.split for unit in self.units if unit.split))
+
+    def passed_over(self) -> Iterator[tuple[str, str, str]]:
+        """What is not read, as code, path and message."""
+        for entry in self.others:
+            if entry.name.rpartition("/")[2] != MANIFEST:
+                yield "file-ignored", entry.name, "is not an array file"
+        for folder, count in Counter(entry.name.rpartition("/")[0] for entry in self.outputs).items():
+            yield "outputs-ignored", folder, f"{count:,} files hold what a model returned; only the inputs are read"
 
 
 def list_units(source: Path, problem: Problem = quietly, *, columns: Collection[str] = ()) -> Listing:
@@ -145,24 +180,28 @@ def list_units(source: Path, problem: Problem = quietly, *, columns: Collection[
         problem: told about what had to be passed over.
         columns: the model's input names: `.npy` files called so are columns of one dataset.
     """
-    if source.is_file():
-        name, path = nfc(source.name), str(source)
-        if source.suffix.lower() == ".tar":
-            return _order(_tar_files(path, name, problem))
-        return Listing([Unit(name, (_part(path, name),))], single=True)
     found: list[tuple[str, Part]] = []
     others = []
-    for entry in walk(source, problem):
+    lone = source.is_file()
+    for entry in [Entry(nfc(source.name), str(source))] if lone else walk(source, problem):
         suffix = entry.name[-4:].lower()
-        if suffix in ARRAYS:
-            found.append((entry.name, _part(entry.path, entry.name)))
-        elif suffix == ".tar":
+        if suffix == ".tar":
             found.extend(_tar_files(entry.path, entry.name, problem))
+        elif lone or suffix in ARRAYS:
+            found.append((entry.name, _part(entry.path, entry.name)))
         else:
-            others.append(entry.name)
-    listing = _as_columns(found, columns) or _order(found)
-    listing.others = others
-    return listing
+            others.append(entry)
+    folders = {name.rpartition("/")[0] for name, _ in found}
+    outputs = [Entry(name, part.path) for name, part in found if _is_output(name, folders)]
+    if outputs:
+        found = [(name, part) for name, part in found if not _is_output(name, folders)]
+    return Listing(_as_columns(found, columns) or _order(found), others, outputs)
+
+
+def _is_output(name: str, folders: Collection[str]) -> bool:
+    """Whether a file lies in the `sample-outputs` that `capture(outputs=True)` writes beside `sample-inputs`."""
+    folder = name.rpartition("/")[0]
+    return folder.endswith(_OUTPUTS) and f"{folder.removesuffix(_OUTPUTS)}{_INPUTS}" in folders
 
 
 def _part(path: str, name: str, start: int = 0, size: int | None = None) -> Part:
@@ -192,16 +231,18 @@ def looks_like_arrays(path: str | Path) -> bool:
         return False
 
 
-def _order(found: list[tuple[str, Part]]) -> Listing:
+def _order(found: list[tuple[str, Part]]) -> list[Unit]:
     order = {split: place for place, split in enumerate((None, *_SPLITS))}
     units = [Unit(name, (part,), _split(name)) for name, part in found]
     units.sort(key=lambda unit: (order[unit.split], [natural(piece) for piece in unit.name.split("/")]))
-    return Listing(units)
+    return units
 
 
 def _split(name: str) -> str | None:
-    folder, slash, _ = name.partition("/")
-    return split_called(folder) if slash else None
+    first, *more = [*name.split("/")[:-1], ""]
+    if first.lower().endswith(".tar"):
+        return split_called(first[:-4]) or split_called(more[0])
+    return split_called(first)
 
 
 def split_called(name: str) -> str | None:
@@ -209,10 +250,10 @@ def split_called(name: str) -> str | None:
     return next((split for split, names in _SPLITS.items() if name.lower() in names), None)
 
 
-def _as_columns(found: list[tuple[str, Part]], columns: Collection[str]) -> Listing | None:
+def _as_columns(found: list[tuple[str, Part]], columns: Collection[str]) -> list[Unit] | None:
     """One unit of all `.npy` files, when they are called like inputs and not like numbered samples."""
     stems = {name[:-4]: part for name, part in found if part.npy_key is not None and "/" not in name}
-    if len(stems) != len(found) or len(stems) < 2:
+    if len(stems) != len(found) or not 2 <= len(stems) <= _COLUMNS:
         return None
     by_name = bool(columns) and set(stems) & set(columns)
     if not by_name and any(stem[-1:].isdigit() for stem in stems):
@@ -221,4 +262,4 @@ def _as_columns(found: list[tuple[str, Part]], columns: Collection[str]) -> List
     unit = Unit(", ".join(name for name, _ in found), parts)
     firsts = {info.shape[:1] for info in unit.scan().infos.values()}
     rows = len(firsts) == 1 and not firsts & {(), (1,), (3,), (4,)}  # those are channels, or nothing to count
-    return Listing([unit], single=True) if by_name or rows else None
+    return [unit] if by_name or rows else None

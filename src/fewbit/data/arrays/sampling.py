@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
 from fewbit.data.arrays.fit import Fit, fit
+from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.arrays.npz_archive import Array
 from fewbit.data.arrays.sample_files import NPY_KEY, Listing
 from fewbit.data.signature import Signature
 
-ANSWERS = frozenset({"label", "labels", "target", "targets", "y"})
-"""Names that are taken for answers unless the model has an input of that name."""
-
-_LAYOUTS = 4096
-"""Beyond this many there is a layout a file, and no use in keeping them."""
-
-Layout = tuple[tuple[str, ArrayInfo], ...]
+_ANYTHING = Signature("none", (), open_ended=True)
+"""What stands in for a model where none is given: it takes every array under its own name."""
 
 
 def common_rows(infos: Mapping[str, ArrayInfo]) -> int | None:
@@ -54,7 +50,6 @@ class Sampling:
         signature: the model's inputs, when a model is given.
         rename: array name to input name.
         targets: names of answers.
-        follow: take an array for the input whose name it resembles, and say so.
         assumed: `stacked` is a guess from shapes alone.
     """
 
@@ -62,9 +57,7 @@ class Sampling:
     signature: Signature | None = None
     rename: dict[str, str] = field(default_factory=dict)
     targets: frozenset[str] = ANSWERS
-    follow: bool = False
     assumed: bool = False
-    _fits: dict[Layout, Fit] = field(default_factory=dict, repr=False)
 
     @classmethod
     def decide(
@@ -74,21 +67,17 @@ class Sampling:
         stacked: bool | None,
         signature: Signature | None,
         rename: Mapping[str, str] | None,
-        targets: frozenset[str] = ANSWERS,
-        follow: bool = False,
+        targets: Collection[str] | None,
     ) -> Sampling:
-        """Settle what was left open: whether a lone file is a stack."""
-        made = cls(bool(stacked), signature, dict(rename or {}), targets, follow)
-        if stacked is None and listing.single and listing.units:
+        """Settle what was left open: whether a lone file is a stack, and which names are answers."""
+        answers = ANSWERS if targets is None else frozenset(targets)
+        made = cls(bool(stacked), signature, dict(rename or {}), answers)
+        if stacked is None and listing.single:
             infos = listing.units[0].scan().infos
-            if not infos:
-                return made
-            told = made.fit(infos)
-            if told is not None and signature is not None and all(spec.shape is not None for spec in signature.inputs):
-                made.stacked = told.rows > 1
-            elif looks_stacked(infos):
+            if infos and signature is not None and all(spec.shape is not None for spec in signature.inputs):
+                made.stacked = made.fit(infos).rows > 1
+            elif infos and looks_stacked(infos):
                 made.stacked = made.assumed = True
-            made._fits.clear()
         return made
 
     def rows(self, infos: Mapping[str, ArrayInfo]) -> int:
@@ -97,39 +86,28 @@ class Sampling:
         Raises:
             ArrayFault: a stack whose arrays disagree.
         """
+        held = self.fit(infos).rows
         if not self.stacked:
-            told = self.fit(infos)
-            return 1 if told is None else told.rows
+            return held
+        if held > 1:
+            raise ArrayFault("stack-uneven", f"each entry of the first axis holds {held} samples once more")
         rows = common_rows(infos)
         if rows is None:
             there = ", ".join(f"{name}: {list(info.shape)}" for name, info in infos.items())
             raise ArrayFault("stack-uneven", f"the arrays of a stack differ in their first axis ({there})")
         return rows
 
-    def fit(self, infos: Mapping[str, ArrayInfo]) -> Fit | None:
-        """How a sample of this layout meets the model; worked out once a layout. `None` without a model."""
+    def fit(self, infos: Mapping[str, ArrayInfo]) -> Fit:
+        """How a sample of this layout meets the model; without one, only `rename` can be at fault."""
+        seen = {name: info.row for name, info in infos.items()} if self.stacked else infos
         if self.signature is None:
-            return None
-        layout = tuple(infos.items())
-        if layout not in self._fits:
-            if len(self._fits) > _LAYOUTS:
-                self._fits.clear()
-            seen = {name: info.row for name, info in layout} if self.stacked else dict(layout)
-            self._fits[layout] = self._fit(seen, self.signature)
-        return self._fits[layout]
+            return fit(seen, _ANYTHING, batched=False, rename=self.rename)
+        rename = self.rename
+        if list(seen) == [NPY_KEY] and len(self.signature.inputs) == 1:
+            rename = {NPY_KEY: self.signature.names[0], **rename}  # a `.npy` has no name that could be wrong
+        return fit(seen, self.signature, batched=False, rename=rename, targets=self.targets)
 
-    def _fit(self, seen: Mapping[str, ArrayInfo], signature: Signature) -> Fit:
-        rename = dict(self.rename)
-        if list(seen) == [NPY_KEY] and len(signature.inputs) == 1:
-            rename.setdefault(NPY_KEY, signature.inputs[0].name)  # a `.npy` has no name that could be wrong
-        told = fit(seen, signature, batched=False, rename=rename, targets=self.targets)
-        if not (self.follow and told.suggestions):
-            return told
-        names = tuple(problem for problem in told.problems if problem.code == "input-name")
-        told = fit(seen, signature, batched=False, rename={**rename, **told.suggestions}, targets=self.targets)
-        return replace(told, problems=names + told.problems)
-
-    def shape(self, arrays: Mapping[str, Array], told: Fit | None, row: int) -> dict[str, Array]:
+    def shape(self, arrays: Mapping[str, Array], told: Fit, row: int) -> dict[str, Array]:
         """One sample: the model's inputs first, then the answers.
 
         Args:
@@ -140,11 +118,9 @@ class Sampling:
         Raises:
             DataError: a value does not fit the input's dtype.
         """
-        if told is None:
-            return {self.rename.get(name, name): array for name, array in arrays.items()}
-        inputs = told.apply(arrays, row)
-        answers = {name: arrays[name] for name in arrays if name in self.targets and name not in inputs}
-        for name, array in answers.items():
-            if told.rows > 1 and array.shape[:1] == (told.rows,):
-                answers[name] = array[row]
-        return inputs | answers
+        sample = told.apply(arrays, row)
+        used = {step.key for step in told.steps}
+        for name, array in arrays.items():
+            if name in self.targets and name not in used and name not in sample:
+                sample[name] = array[row] if told.rows > 1 and array.shape[:1] == (told.rows,) else array
+        return sample

@@ -53,9 +53,9 @@ def judge_sample(shape: tuple[int, ...], spec: Axes) -> ShapeVerdict:
         return ShapeVerdict()
     if shape and meets(shape[1:], axes) and shape[0] > 0:
         return ShapeVerdict("batch-dimension", shape[0])
-    for rows, inner in ((0, shape), (shape[0] if shape else 0, shape[1:])):
+    for rows, inner in ((0, shape), (max(shape[:1], default=0), shape[1:])):
         order = _layout(inner, axes)
-        if order:
+        if order and (rows or inner is shape):
             return ShapeVerdict("input-layout", rows, order)
     return ShapeVerdict("input-shape")
 

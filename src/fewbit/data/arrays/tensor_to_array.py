@@ -18,7 +18,7 @@ def source_dtype(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def to_array(value: Any, *, bfloat16: str = "float32", name: str = "input", copy: bool = False) -> NDArray[Any]:
+def to_array(value: Any, *, bfloat16: str = "float32", name: str = "input", copy: bool = True) -> NDArray[Any]:
     """The values of a tensor on the host, dense and in native byte order.
 
     Args:
@@ -26,7 +26,7 @@ def to_array(value: Any, *, bfloat16: str = "float32", name: str = "input", copy
         bfloat16: how to keep the dtype numpy lacks: `"float32"`, exact and readable everywhere, or `"uint16"`, the
             bits as they are.
         name: for messages.
-        copy: share no memory with the tensor, whatever its device.
+        copy: share no memory with the value; without it, memory is shared where that is possible.
 
     Raises:
         DataError: the tensor has no values (meta device) or no dense form (nested); a list is ragged; an object is

@@ -26,6 +26,13 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _LENGTHS = struct.Struct("<2H")
 _WIDE = struct.Struct("<2H2Q")
 _FULL16, _FULL32, _FULL64 = 0xFFFF, 0xFFFFFFFF, b"\xff" * 8
+_OTHERS = {
+    b"pk\x03\x04": "the beginning of an archive; the rest is missing",
+    b"\x93numpy": "one array and no archive; give the file the suffix .npy",
+    b"\x1f\x8b": "compressed by gzip; unpack it first",
+    b"version https://git-lfs": "a Git LFS pointer and not the file itself; run `git lfs pull`",
+    b"<": "a web page or XML, perhaps saved in place of the download",
+}
 _DIRECTORY_BYTES = 16 << 20
 _LOOK = 1024
 
@@ -113,11 +120,18 @@ def _find_end(window: Window) -> tuple[int, bytes, int]:
     tail = window.read(tail_at, _FULL16 + 22)
     found = tail.rfind(b"PK\x05\x06", 0, max(0, len(tail) - 18))
     if found < 0:
-        kind = "begins as an archive but is cut short" if window.read(0, 4) == b"PK\x03\x04" else "is not an archive"
-        raise _broken(f"{kind}: no end of directory found in {window.size:,} bytes", window.size)
+        raise _broken(_what_else(window.read(0, 40), window.size), window.size)
     if found + 22 + int.from_bytes(tail[found + 20 : found + 22], "little") != len(tail):
         raise _broken("has bytes after its end", tail_at + found)
     return tail_at + found, tail, tail_at
+
+
+def _what_else(start: bytes, size: int) -> str:
+    """What a file without an archive's end is, by its first bytes."""
+    for magic, what in _OTHERS.items():
+        if start.lstrip().lower().startswith(magic):
+            return f"is {what}"
+    return f"is not an archive: no end of directory found in {size:,} bytes"
 
 
 def _zip64_end(window: Window, end: int, short: tuple[int, int, int]) -> tuple[int, int, int, int]:

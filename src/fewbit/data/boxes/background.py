@@ -72,7 +72,7 @@ def _guess(layout: Layout) -> str:
     same = [entry for entry in texts if PurePosixPath(entry.name).stem in wanted]
     if same:
         folder = os.path.dirname(same[0].name) or "."
-        return f"label files of the right names lie in {folder}: rename or move that folder to {needed}"
+        return f"label files of the right names lie in {folder}: move them to {needed}"
     for suffix, kind in ((".xml", "Pascal VOC"), (".json", "COCO or LabelMe")):
         if any(entry.name.endswith(suffix) for entry in entries):
             return f"there are {suffix} files, perhaps {kind} annotations: convert them to YOLO label files in {needed}"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.boxes.fault import Fault
-from fewbit.data.boxes.labels import Unreadable, read_small
+from fewbit.data.boxes.small_text import Unreadable, read_text
 from fewbit.data.findings import Code, Severity
+from fewbit.data.images.layout import SPLITS, split_word
 from fewbit.data.sample import Place
 
 CODES = {
@@ -44,8 +45,6 @@ CODES = {
     ),
 }
 
-SPLITS = ("train", "val", "test")
-_ALIASES = {"training": "train", "valid": "val", "validation": "val"}
 _BYTES = 1 << 20
 _DEPTH = 32
 
@@ -79,15 +78,6 @@ class Description:
         self.faults.append(Fault(code, message, Place(self.name, line=line)))
 
 
-def canonical(split: str) -> str:
-    """The split's usual name.
-
-    >>> canonical("valid"), canonical("train")
-    ('val', 'train')
-    """
-    return _ALIASES.get(split.lower(), split)
-
-
 def describe(file: Path, name: str) -> Description:
     """Read a data.yaml; whatever is wrong with it is in `faults`, and `valid` says whether the rest can be used."""
     told = Description(file, name)
@@ -98,8 +88,8 @@ def describe(file: Path, name: str) -> Description:
     keys = dict(_pairs(root, told))
     told.path = _text(keys.get("path"))
     for key, node in keys.items():
-        if canonical(key) in SPLITS:
-            told.splits.setdefault(canonical(key), []).extend(_texts(node, told))
+        if split := split_word(key):
+            told.splits.setdefault(split, []).extend(_texts(node, told))
     told.splits = {split: told.splits[split] for split in SPLITS if told.splits.get(split)}
     told.names = _names(keys.get("names"), told)
     _count(keys.get("nc"), told)
@@ -116,17 +106,13 @@ def _tree(told: Description) -> Any:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = read_small(str(told.file))
-        if len(content) > _BYTES:
-            raise Unreadable(f"has {len(content)} bytes; at most {_BYTES} are read")
-        text = content.decode("utf-8-sig")
+        text = read_text(str(told.file), _BYTES)
         _refuse_knots(yaml, yaml.parse(text, Loader=loader))
         root = yaml.compose(text, Loader=loader)
-    except UnicodeDecodeError as error:
-        message = f"byte {content[error.start]:#04x} at {error.start} is not UTF-8"
-        told.faults.append(Fault("yaml-invalid", message, Place(told.name, offset=error.start)))
+    except Unreadable as error:
+        told.faults.append(Fault("yaml-invalid", f"the file {error}", Place(told.name, offset=error.offset)))
         return None
-    except (Unreadable, ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         message = " ".join(str(getattr(error, "problem", None) or error).split())
         told.faults.append(Fault("yaml-invalid", message, Place(told.name, line=mark and mark.line + 1)))

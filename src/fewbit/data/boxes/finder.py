@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fewbit.data import walk
 from fewbit.data.boxes import lists
-from fewbit.data.boxes.description import SPLITS
 from fewbit.data.boxes.fault import Fault
 from fewbit.data.boxes.places import label_folder, stem, swap_last, topmost
 from fewbit.data.boxes.splits import Ref, Splits
 from fewbit.data.findings import Code, Severity
 from fewbit.data.images import sniff
+from fewbit.data.images.layout import SPLITS
 from fewbit.data.sample import Place
 from fewbit.data.walk import Entry, nfc
 
@@ -135,7 +135,7 @@ class Finder:
         folder, file = os.path.split(image.path)
         labels = self._label_folder(folder)
         path = os.path.join(labels, stem(file) + ".txt")
-        key = nfc(path)
+        key = _key(path)
         there = self._texts_of(labels).get(key)
         self._asked.add(key)
         return Item(split, image, there or Entry(self.found.name(path), path), there is not None)
@@ -148,17 +148,16 @@ class Finder:
         return known
 
     def _texts_of(self, folder: str) -> dict[str, Entry]:
-        """The `.txt` files of one folder, by their path in composed form."""
+        """The `.txt` files of one folder by their key."""
         if folder not in self._texts:
-            texts = {}
+            paths: list[str] = []
             if os.path.isdir(folder):
                 try:
                     with os.scandir(folder) as scan:
-                        found = sorted(e.path for e in scan if e.name.endswith(".txt") and not walk.ignored(e.name))
-                    texts = {nfc(path): Entry(self.found.name(path), path) for path in found if os.path.isfile(path)}
+                        paths = sorted(entry.path for entry in scan if _is_text(entry))
                 except OSError as error:
                     self._problem(folder)("unreadable", "", f"cannot list the folder: {error.strerror}")
-            self._texts[folder] = texts
+            self._texts[folder] = {_key(path): Entry(self.found.name(path), path) for path in paths}
         return self._texts[folder]
 
     def _look_below(self, folder: str) -> None:
@@ -184,3 +183,14 @@ class Finder:
             self.faults.append(Fault(code, message, Place(self.found.name(os.path.join(folder, path)) or ".")))
 
         return problem
+
+
+def _key(path: str) -> str:
+    """What a label file is looked up by: its path in composed form, whether it ends in `.txt` or `.TXT`."""
+    return nfc(stem(path))
+
+
+def _is_text(entry: os.DirEntry[str]) -> bool:
+    if sniff.suffix(entry.name) != ".txt" or walk.ignored(entry.name):
+        return False
+    return entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path)

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import codecs
-import os
-import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from fewbit.data import limits
 from fewbit.data.boxes import pixels, rows, shapes
 from fewbit.data.boxes.fault import Decide, Fault
 from fewbit.data.boxes.rows import Rules, Values
 from fewbit.data.boxes.shapes import Shape
+from fewbit.data.boxes.small_text import Unreadable, read_small
 from fewbit.data.findings import Code, Severity
 from fewbit.data.sample import Place
 from fewbit.data.walk import Entry
@@ -46,12 +44,11 @@ CODES = {
     ),
 }
 
+LABEL_BYTES, LABEL_ROWS = 4 << 20, 1 << 15
+"""No image has more on it: a larger file is something else, and reading it would take long."""
+
 SizeOf = Callable[[], pixels.Size | None]
 """Gives the (width, height) of the image a label file belongs to, or `None`; asked only when it matters."""
-
-
-class Unreadable(Exception):
-    """A small text file that cannot be read whole; the message says why."""
 
 
 @dataclass(slots=True)
@@ -83,20 +80,6 @@ class Labels:
         return "".join(f"{shape.text}\n" for shape in self.shapes)
 
 
-def read_small(path: str) -> bytes:
-    """A text file read whole; anything else than a regular file of modest size is `Unreadable`."""
-    try:
-        info = os.stat(path)
-        if not stat.S_ISREG(info.st_mode):
-            raise Unreadable("is not a regular file")
-        if info.st_size > limits.TEXT_BYTES:
-            raise Unreadable(f"has {info.st_size} bytes; at most {limits.TEXT_BYTES} are read")
-        with open(path, "rb") as file:
-            return file.read(limits.TEXT_BYTES)
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
 def read_labels(entry: Entry, rules: Rules, decide: Decide, size_of: SizeOf = lambda: None) -> Labels:
     """Read one label file.
 
@@ -114,7 +97,9 @@ def read_labels(entry: Entry, rules: Rules, decide: Decide, size_of: SizeOf = la
         return action
 
     try:
-        content = read_small(entry.path)
+        content = read_small(entry.path, LABEL_BYTES)
+        if max(content.count(b"\n"), content.count(b"\r")) > LABEL_ROWS:
+            raise Unreadable(f"has more than {LABEL_ROWS:,} rows")
     except Unreadable as error:
         deciding(Fault("label-unreadable", f"the label file {error}", Place(entry.name)))
         labels.unreadable = True
@@ -125,9 +110,9 @@ def read_labels(entry: Entry, rules: Rules, decide: Decide, size_of: SizeOf = la
     labels.outlines = sum(len(row.numbers) > 4 for row in values)
     quads = [row.numbers for row in values if len(row.numbers) == 8]
     labels.nine, labels.slanted = len(quads), sum(len({*quad[::2]}) > 2 or len({*quad[1::2]}) > 2 for quad in quads)
-    values = _without_pixels(values, entry.name, rules, deciding, size_of, labels)
-    made = (shapes.shape(row, Place(entry.name, line=row.line), deciding) for row in values)
-    labels.shapes = list(_distinct((s for s in made if s is not None), entry.name, rules, deciding))
+    values = _without_pixels(values, rules, deciding, size_of, labels)
+    made = (shapes.shape(row, deciding) for row in values)
+    labels.shapes = list(_distinct((shape for shape in made if shape is not None), rules, deciding))
     labels.changed |= any(shape.changed for shape in labels.shapes)
     return labels
 
@@ -140,7 +125,7 @@ def _as_utf8(content: bytes, place: Place, decide: Decide) -> bytes:
 
 
 def _without_pixels(
-    values: list[Values], path: str, rules: Rules, decide: Decide, size_of: SizeOf, labels: Labels
+    values: list[Values], rules: Rules, decide: Decide, size_of: SizeOf, labels: Labels
 ) -> list[Values]:
     if not any(pixels.look_like_pixels(row.numbers) for row in values):
         return values
@@ -154,19 +139,19 @@ def _without_pixels(
         readings = pixels.fitting(row.numbers, size) if size else []
         if len(row.numbers) == 4:  # an outline can be read in one way only and rules none of them out
             labels.readings = set(readings) if labels.readings is None else labels.readings & set(readings)
-        if decide(_in_pixels(row, path, rules, size, readings)) != "repair":
+        if decide(_in_pixels(row, rules, size, readings)) != "repair":
             continue
         if size and rules.pixels in readings:
             numbers = pixels.normalised(row.numbers, size, rules.pixels)
-            kept.append(Values(row.line, row.text, row.cls, numbers, True))
+            kept.append(replace(row, numbers=numbers, changed=True))
         else:
             fits = f"it fits as {' or '.join(readings)}" if readings else "it fits in no way, or the image is unknown"
             message = f"read as {rules.pixels}, the box leaves the image; {fits}"
-            decide(Fault("pixels-unfit", message, Place(path, line=row.line)))
+            decide(Fault("pixels-unfit", message, row.place))
     return kept
 
 
-def _in_pixels(row: Values, path: str, rules: Rules, size: pixels.Size | None, readings: list[str]) -> Fault:
+def _in_pixels(row: Values, rules: Rules, size: pixels.Size | None, readings: list[str]) -> Fault:
     found = " ".join(f"{number:g}" for number in row.numbers[:4])
     message = f"{found}{' …' if len(row.numbers) > 4 else ''} looks like pixels"
     fix = None
@@ -178,18 +163,18 @@ def _in_pixels(row: Values, path: str, rules: Rules, size: pixels.Size | None, r
         text = shapes.format_row(row.cls, pixels.normalised(row.numbers, size, reading)[:4])
         option = f" (values read as {reading}, option pixels={reading!r})" if len(row.numbers) == 4 else " …"
         fix = f"write it as {text!r}{option}; `--fix` does it"
-    return Fault("pixel-coordinates", message, Place(path, line=row.line), fix)
+    return Fault("pixel-coordinates", message, row.place, fix)
 
 
-def _distinct(made: Iterable[Shape], path: str, rules: Rules, decide: Decide) -> Iterable[Shape]:
-    seen: dict[tuple[object, ...], int] = {}
+def _distinct(made: Iterable[Shape], rules: Rules, decide: Decide) -> Iterable[Shape]:
+    seen: dict[tuple[object, ...], Shape] = {}
     for shape in made:
         numbers = shape.box if shape.polygon is None else tuple(shape.polygon.ravel().tolist())
         if rules.duplicate_digits is not None:
             numbers = tuple(round(number, rules.duplicate_digits) for number in numbers)
-        first = seen.setdefault((shape.cls, shape.polygon is None, numbers), shape.line)
-        if first != shape.line:
-            fault = Fault("row-duplicate", f"says the same as line {first}", Place(path, line=shape.line))
-            if decide(fault) != "keep":
+        first = seen.setdefault((shape.cls, shape.polygon is None, numbers), shape)
+        if first is not shape:
+            message = f"says the same as line {first.place.line}"
+            if decide(Fault("row-duplicate", message, shape.place)) != "keep":
                 continue
         yield shape

@@ -18,7 +18,6 @@ from fewbit.data.boxes.finder import Finder, Item
 from fewbit.data.boxes.splits import Splits
 from fewbit.data.findings import Code, Severity
 from fewbit.data.sample import Place
-from fewbit.data.walk import Entry
 
 CODES = {
     **description.CODES,
@@ -43,7 +42,6 @@ class Layout:
         names: the class names, when known.
         nc: the number of classes, when known.
         items: every image, in the order of the splits and sorted within each; list files keep their own order.
-        orphans: label files that belong to no image.
         faults: what is wrong with folders, lists and descriptions.
     """
 
@@ -51,7 +49,6 @@ class Layout:
     names: tuple[str, ...] = ()
     nc: int | None = None
     items: list[Item] = field(default_factory=list)
-    orphans: list[Entry] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     @property
@@ -79,8 +76,7 @@ def lay_out(source: Path) -> Layout:
     if not layout.items:
         looked = ", ".join(found.name(ref.path) or "." for ref in found.refs) or "no folder"
         layout.faults.append(Fault("no-images", f"no image was found in: {looked}", Place(".")))
-    layout.orphans = pairs.orphans()
-    layout.faults += [Fault("label-orphan", "no image has this name", Place(entry.name)) for entry in layout.orphans]
+    layout.faults += [Fault("label-orphan", "no image has this name", Place(entry.name)) for entry in pairs.orphans()]
     _name_classes(layout, pairs)
     return layout
 

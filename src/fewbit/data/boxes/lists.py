@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fewbit.data.boxes.fault import Fault
-from fewbit.data.boxes.labels import Unreadable, read_small
+from fewbit.data.boxes.small_text import Unreadable, read_small
 from fewbit.data.findings import Code, Severity
 from fewbit.data.images.sniff import is_image_name
 from fewbit.data.sample import Place
@@ -42,6 +42,8 @@ def read_list(path: str, name: str, base: Path) -> Iterator[tuple[str, Place] | 
         base: where a relative line starts; one that begins with `./` starts at the list file's own folder.
     """
     try:
+        if is_image_name(path):
+            raise Unreadable("is an image")
         content = read_small(path).removeprefix(codecs.BOM_UTF8)
     except Unreadable as error:
         yield Fault("list-invalid", f"the list file {error}", Place(name))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from fewbit.data.boxes.fault import Fault
-from fewbit.data.boxes.labels import Unreadable, read_small
+from fewbit.data.boxes.small_text import Unreadable, read_text
 from fewbit.data.findings import Code, Severity
 from fewbit.data.sample import Place
 
@@ -43,13 +43,10 @@ def read_names(path: str, name: str) -> tuple[tuple[str, ...], list[Fault]]:
     A blank line inside keeps its number: the names after it would otherwise all move by one.
     """
     try:
-        content = read_small(path)
-        lines = [line.strip() for line in content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")]
-    except UnicodeDecodeError as error:
-        message = f"byte {content[error.start]:#04x} is not UTF-8"
-        return (), [Fault("names-invalid", message, Place(name, offset=error.start))]
+        lines = [line.strip() for line in read_text(path).replace("\r\n", "\n").split("\n")]
     except Unreadable as error:
-        return (), [Fault("names-invalid", f"the file {error}", Place(name))]
+        fix = "write one name a line, in UTF-8"
+        return (), [Fault("names-invalid", f"the file {error}", Place(name, offset=error.offset), fix)]
     while lines and not lines[-1]:
         lines.pop()
     faults = [

@@ -41,13 +41,13 @@ def check_pictures(layout: Layout, report: DataReport, *, quick: bool) -> Inspec
     entries = list({item.image.path: item.image for item in layout.items}.values())
     workers = min(4, os.cpu_count() or 1) if len(entries) >= _MANY else 1
     found = inspect_images(entries, report, quick=quick, workers=workers)
-    _check_shared(layout, splits, report)
+    _check_shared(entries, splits, report)
     if not quick and len(layout.splits) > 1:
         _check_copies(entries, splits, report)
     return found
 
 
-def _check_shared(layout: Layout, splits: dict[str, set[str]], report: DataReport) -> None:
+def _check_shared(entries: list[Entry], splits: dict[str, set[str]], report: DataReport) -> None:
     """Images that two splits name. Whole splits that are the same are meant so: one line instead of one an image."""
     members: dict[str, set[str]] = {}
     for path, found in splits.items():
@@ -57,7 +57,7 @@ def _check_shared(layout: Layout, splits: dict[str, set[str]], report: DataRepor
     alike = {(a, b) for a, b in combinations(names, 2) if members[a] == members[b]}
     for a, b in sorted(alike):
         report.add("splits-alike", f"{a} and {b} are the same {len(members[a])} images", Place("."))
-    for image in {item.image.path: item.image for item in layout.items}.values():
+    for image in entries:
         shared = [split for split in names if split in splits[image.path]]
         if not alike.issuperset(combinations(shared, 2)):
             report.add(_SHARED, f"is in {' and in '.join(shared)}", Place(image.name))

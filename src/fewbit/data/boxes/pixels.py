@@ -23,13 +23,15 @@ _TOLERANCE = 1.0  # some tools count pixels from 1
 
 
 def look_like_pixels(numbers: Sequence[float]) -> bool:
-    """Whether a row's values are in pixels: all of a box, or half of an outline, above 1.
+    """Whether a row's values are in pixels: all of a box at least 1, or two of it far above; half of an outline.
 
-    >>> look_like_pixels((320, 240, 100, 80)), look_like_pixels((0.5, 0.5, 1.2, 0.3))
-    (True, False)
+    >>> look_like_pixels((320, 240, 100, 80)), look_like_pixels((0, 0, 100, 80)), look_like_pixels((0.5, 0.5, 1.2, 0.3))
+    (True, True, False)
     """
+    if max(numbers) <= 1:
+        return False
     if len(numbers) == 4:
-        return min(numbers) >= 1 and max(numbers) > 1
+        return min(numbers) >= 1 or (min(numbers) >= 0 and sum(number > 2 for number in numbers) >= 2)
     return max(numbers) > 2 and 2 * sum(number > 1 for number in numbers) >= len(numbers)
 
 

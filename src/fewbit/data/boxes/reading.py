@@ -6,9 +6,10 @@ from __future__ import annotations
 from fewbit.data.boxes import background, objects
 from fewbit.data.boxes.fault import Fault
 from fewbit.data.boxes.finder import Item
-from fewbit.data.boxes.labels import Unreadable, read_labels, read_small
+from fewbit.data.boxes.labels import read_labels
 from fewbit.data.boxes.layout import Layout
 from fewbit.data.boxes.rows import Rules
+from fewbit.data.boxes.small_text import Unreadable, read_small
 from fewbit.data.findings import Policy, Severity
 from fewbit.data.images import decode, pool
 from fewbit.data.sample import Place, Sample

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fewbit.data import walk
-from fewbit.data.boxes.description import canonical
 from fewbit.data.boxes.fault import Fault, remedy
 from fewbit.data.boxes.finder import Item
 from fewbit.data.boxes.labels import read_labels
@@ -23,9 +22,9 @@ from fewbit.data.boxes.lists import has_absolute_lines
 from fewbit.data.boxes.pixels import READINGS
 from fewbit.data.boxes.places import stem
 from fewbit.data.boxes.rows import Rules
-from fewbit.data.boxes.splits import UNSPLIT
 from fewbit.data.boxes.survey import Survey, size_of, survey
 from fewbit.data.findings import DataReport, Severity
+from fewbit.data.images.layout import UNSPLIT, split_word
 from fewbit.errors import DataError
 
 _HOPELESS = ("no-images", "labels-none", "yaml-keypoints")
@@ -146,7 +145,7 @@ class _Copy:
             parts = parts[len(parts) - parts[::-1].index("images") :]
         elif os.path.isabs(item.image.name):
             parts = parts[-1:]
-        if len(parts) > 1 and canonical(parts[0]) == item.split:
+        if len(parts) > 1 and split_word(parts[0]) == item.split:
             parts = parts[1:]
         parts = [part for part in parts if part not in ("images", "labels")]
         split = [] if item.split == UNSPLIT else [item.split]

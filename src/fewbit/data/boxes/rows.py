@@ -90,11 +90,11 @@ class Rules:
     duplicate_digits: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Values:
     """One row as numbers: the class, then four (a box) or an even count of six or more (an outline)."""
 
-    line: int
+    place: Place
     text: str
     cls: int
     numbers: tuple[float, ...]
@@ -110,83 +110,83 @@ def parse(content: bytes, path: str, rules: Rules, decide: Decide) -> Iterator[V
     offset = 0
     for number, raw in enumerate(content.splitlines(keepends=True), start=1):
         if not raw.isspace():
-            values = _decoded_row(raw, offset, Place(path, line=number), rules, decide)
+            values = _row(raw, offset, Place(path, line=number), rules, decide)
             if values is not None:
                 yield values
         offset += len(raw)
 
 
-def _decoded_row(raw: bytes, offset: int, place: Place, rules: Rules, decide: Decide) -> Values | None:
+def _row(raw: bytes, offset: int, place: Place, rules: Rules, decide: Decide) -> Values | None:
     try:
-        text = raw.decode("utf-8").strip()
+        text = written = raw.decode("utf-8").strip()
     except UnicodeDecodeError as error:
         message = f"byte {raw[error.start]:#04x} is not UTF-8"
         decide(Fault("row-encoding", message, replace(place, offset=offset + error.start)))
         return None
-    return parse_row(text, place, rules, decide) if text else None
-
-
-def parse_row(text: str, place: Place, rules: Rules, decide: Decide) -> Values | None:
-    """One row that is not blank, or `None` when it had to be dropped."""
-    written = text
+    if not written:  # white space that bytes do not know
+        return None
     if "," in text or ";" in text:
         text = _without_commas(text)
         message = f"the row is separated by commas: {_short(written)}"
         if decide(Fault("row-commas", message, place, f"write it as {_short(text)}; `--fix` does it")) != "repair":
             return None
     words = text.split()
-    if not _count_is_right(len(words), place, decide):
+    if not _count_is_right(words, text, place, decide):
         return None
     numbers = _numbers(words[1:], place, decide)
-    cls = None if numbers is None else _class(words[0], place, rules, decide)
-    if numbers is None or cls is None:
+    if numbers is None:
         return None
-    changed = text is not written or (str(cls) != words[0] and _whole(words[0]) != cls)
-    return Values(place.line or 0, text, cls, numbers, changed)
+    number = _whole(words[0])
+    cls = _class(words[0], number, place, rules, decide)
+    if cls is None:
+        return None
+    return Values(place, text, cls, numbers, text is not written or cls != number)
 
 
-def _count_is_right(count: int, place: Place, decide: Decide) -> bool:
+def _count_is_right(words: list[str], text: str, place: Place, decide: Decide) -> bool:
+    count = len(words)
     if count == 5 or (count >= 7 and count % 2 == 1):
         return True
-    hint = {6: "; a sixth value may be a confidence, which labels do not have"}.get(count, "")
-    decide(Fault("row-count", f"the row has {count} values{hint}", place))
+    hint = "; a sixth value may be a confidence, which labels do not have" if count == 6 else ""
+    decide(Fault("row-count", f"{_short(text)} has {count} {'value' if count == 1 else 'values'}{hint}", place))
     return False
 
 
 def _numbers(words: list[str], place: Place, decide: Decide) -> tuple[float, ...] | None:
-    try:
-        numbers = tuple(map(_number, words))
-    except ValueError as error:
-        decide(Fault("row-number", str(error), place))
+    numbers = _floats(words)
+    if numbers is None:
+        wrong = next(word for word in words if _floats([word]) is None)
+        decide(Fault("row-number", f"{_short(wrong)} is not a number", place))
         return None
-    # One comparison for all three: NaN is never below anything.
-    wrong = [word for word, number in zip(words, numbers) if not abs(number) <= _LARGEST_VALUE]
-    if wrong:
-        decide(Fault("row-not-finite", f"{_short(wrong[0])} is no coordinate", place))
-        return None
+    # The sum first, which clears nearly every row at once. NaN is never below anything.
+    if not sum(map(abs, numbers)) <= _LARGEST_VALUE:
+        absurd = [word for word, number in zip(words, numbers) if not abs(number) <= _LARGEST_VALUE]
+        if absurd:
+            decide(Fault("row-not-finite", f"{_short(absurd[0])} is no coordinate", place))
+            return None
     return numbers
 
 
-def _number(word: str) -> float:
+def _floats(words: list[str]) -> tuple[float, ...] | None:
+    together = "".join(words)
     # Python reads "1_000" and Arabic digits as numbers; no labelling tool writes them.
-    if "_" in word or not word.isascii():
-        raise ValueError(f"{_short(word)} is not a number")
+    if "_" in together or not together.isascii():
+        return None
     try:
-        return float(word)
+        return tuple(map(float, words))
     except ValueError:
-        raise ValueError(f"{_short(word)} is not a number") from None
+        return None
 
 
-def _class(word: str, place: Place, rules: Rules, decide: Decide) -> int | None:
-    cls = _whole(word)
-    if cls is None and word in rules.names:
-        number = rules.names.index(word)
-        fault = Fault("class-by-name", f"the class is {_short(word)}, which is class {number}", place)
-        return number if decide(fault) == "repair" else None
-    if cls is None:
+def _class(word: str, number: int | None, place: Place, rules: Rules, decide: Decide) -> int | None:
+    if number is None and word in rules.names:
+        named = rules.names.index(word)
+        fault = Fault("class-by-name", f"the class is {_short(word)}, which is class {named}", place)
+        return named if decide(fault) == "repair" else None
+    if number is None:
         decide(Fault("row-class", f"the class is {_short(word)}, not a whole number from 0", place))
         return None
-    cls -= rules.one_based
+    cls = number - rules.one_based
     if cls < 0:
         decide(Fault("row-class", "the class is 0, but classes are said to count from 1", place))
         return None
@@ -199,11 +199,10 @@ def _class(word: str, place: Place, rules: Rules, decide: Decide) -> int | None:
 
 def _whole(word: str) -> int | None:
     """A class number, also when a spreadsheet has made it "3.0"."""
-    try:
-        number = _number(word)
-    except ValueError:
+    found = _floats([word])
+    if found is None or not 0 <= found[0] <= _LARGEST_CLASS or found[0] != int(found[0]):
         return None
-    return int(number) if 0 <= number <= _LARGEST_CLASS and number == int(number) else None
+    return int(found[0])
 
 
 def _without_commas(text: str) -> str:

@@ -68,14 +68,14 @@ ROUNDING, SLIGHT = 1e-6, 1e-3
 _NO_AREA = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shape:
     """One object: its class, its box (centre and size, normalised), its outline if it has one.
 
     `text` is the row as it should stand in a file; `changed` says that it differs from what was written.
     """
 
-    line: int
+    place: Place
     cls: int
     box: Box
     polygon: Points | None
@@ -83,15 +83,16 @@ class Shape:
     changed: bool
 
 
-def shape(values: Values, place: Place, decide: Decide) -> Shape | None:
+def shape(values: Values, decide: Decide) -> Shape | None:
     """A box or polygon cut to its image, or `None` when the row had to be dropped."""
-    made = _box(values.numbers, place, decide) if len(values.numbers) == 4 else _polygon(values.numbers, place, decide)
+    make = _box if len(values.numbers) == 4 else _polygon
+    made = make(values.numbers, values.place, decide)
     if made is None:
         return None
     box, points, changed = made
     changed |= values.changed
     text = format_row(values.cls, box if points is None else points.ravel()) if changed else values.text
-    return Shape(values.line, values.cls, box, points, text, changed)
+    return Shape(values.place, values.cls, box, points, text, changed)
 
 
 def format_row(cls: int, numbers: Iterable[float]) -> str:

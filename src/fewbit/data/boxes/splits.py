@@ -17,9 +17,10 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fewbit.data.boxes.description import SPLITS, Description, canonical, describe
+from fewbit.data.boxes.description import Description, describe
 from fewbit.data.boxes.fault import Fault
 from fewbit.data.findings import Code, Severity
+from fewbit.data.images.layout import SPLITS, UNSPLIT, split_word
 from fewbit.data.images.sniff import is_image_name
 from fewbit.data.sample import Place
 from fewbit.data.walk import ignored, nfc
@@ -54,7 +55,6 @@ CODES = {
     ),
 }
 
-UNSPLIT = "all"
 _USUAL = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 
 
@@ -139,13 +139,14 @@ def _yaml_of(source: Path, found: Splits) -> Path | None:
     if not source.is_dir():
         return source
     files = yaml_files(source)
-    if files and files[0].name in _USUAL:
-        return files[0]
     telling = [file for file in files[:20] if describe(file, file.name).splits]
-    if len(telling) > 1:
+    if len(telling) == 1 or (telling and telling[0].name in _USUAL):
+        return telling[0]
+    if telling:
         names = ", ".join(file.name for file in telling)
         found.fault("yaml-ambiguous", f"{names}: none was used, the folders decide", str(source))
-    return telling[0] if len(telling) == 1 else None
+        return None
+    return files[0] if files and files[0].name in _USUAL else None
 
 
 def _from_description(told: Description, found: Splits) -> None:
@@ -186,25 +187,19 @@ def _may_be_read(path: str, text: str, split: str, found: Splits) -> bool:
 
 def _from_folders(found: Splits) -> None:
     images = found.root / "images"
-    below = _split_folders(images)
-    if below:
-        found.kind = "images/{split}"
-        found.refs = [Ref(split, path, False) for split, path in below]
-        _tell_unassigned(images, {path for _, path in below}, found)
-        return
-    if images.is_dir():
-        found.kind = "images"
-        found.refs = [Ref(UNSPLIT, str(images), False)]
-        return
-    beside = _split_folders(found.root)
+    below, beside = _split_folders(images), _split_folders(found.root)
     inner = [(split, os.path.join(path, "images")) for split, path in beside]
     inner = [(split, path) for split, path in inner if os.path.isdir(path)]
-    if inner:
-        found.kind = "{split}/images"
-        found.refs = [Ref(split, path, False) for split, path in inner]
-        return
-    found.kind = "beside"
-    found.refs = [Ref(split, path, False) for split, path in beside] or [Ref(UNSPLIT, str(found.root), False)]
+    if below:
+        found.kind, folders = "images/{split}", below
+        _tell_unassigned(images, {path for _, path in below}, found)
+    elif images.is_dir():
+        found.kind, folders = "images", [(UNSPLIT, str(images))]
+    elif inner:
+        found.kind, folders = "{split}/images", inner
+    else:
+        found.kind, folders = "beside", beside or [(UNSPLIT, str(found.root))]
+    found.refs = [Ref(split, path, False) for split, path in folders]
 
 
 def _split_folders(folder: Path) -> list[tuple[str, str]]:
@@ -213,8 +208,8 @@ def _split_folders(folder: Path) -> list[tuple[str, str]]:
         names = sorted(name for name in os.listdir(folder) if os.path.isdir(folder / name))
     except OSError:
         return []
-    splits = [(canonical(re.sub(r"[0-9]{4}$", "", name)), str(folder / name)) for name in names]
-    return sorted((s for s in splits if s[0] in SPLITS), key=lambda s: SPLITS.index(s[0]))
+    splits = [(split_word(re.sub(r"[0-9]{4}$", "", name)), str(folder / name)) for name in names]
+    return sorted(((split, path) for split, path in splits if split), key=lambda found: SPLITS.index(found[0]))
 
 
 def _tell_unassigned(folder: Path, used: set[str], found: Splits) -> None:

@@ -47,11 +47,7 @@ def on_device_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
     )
     if not away:
         return args, kwargs
-    return (
-        tuple(map_leaves(lambda leaf: _moved(leaf, device), value) for value in args),
-        {name: map_leaves(lambda leaf: _moved(leaf, device), value) for name, value in kwargs.items()},
+    moved: Call = map_leaves(
+        lambda leaf: leaf.to(device) if is_tensor(leaf) and hasattr(leaf, "to") else leaf, (args, kwargs)
     )
-
-
-def _moved(leaf: Any, device: Any) -> Any:
-    return leaf.to(device) if is_tensor(leaf) and hasattr(leaf, "to") else leaf
+    return moved

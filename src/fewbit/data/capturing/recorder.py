@@ -160,6 +160,9 @@ class Recorder:
             entry |= {**earlier.get("inputs", {}).get(name, {}), **entry, **self._inputs.get(name, {})}
             if entry["count"] < len(files):
                 self._notes.add("input-not-in-all", f"only {entry['count']} of {len(files)} samples have it", name)
+            if entry["shape"] is None:
+                reason = "its samples differ in their number of axes: was a call made without the batch axis?"
+                self._notes.add("rank-varies", reason, name)
         if self.failed:
             reason = f"{self.failed} calls ended in an error; their samples are left out"
             self._notes.add("call-failed", reason, "model")

@@ -6,6 +6,7 @@ without a batch axis as values: native byte order, C order. bfloat16 is held as 
 `labels`, `target`, `targets` or `y` is an answer unless the model has an input of that name.
 
     folder/input1.npz, input2.npz …       one sample a file, in natural order; train/ val/ test/ are splits
+    folder/sample-inputs/, sample-outputs/   as `capture(outputs=True)` writes them; the inputs are read
     folder/0.npy, 1.npy …                 the same for models with one input (the array is called `input`)
     folder/input_ids.npy, mask.npy        one array a column, the first axis counts samples
     stack.npz, stack.npy                  one file, the first axis of every array counts samples
@@ -38,6 +39,11 @@ CODES: Mapping[str, Code] = {
     **VALUE_CODES,
     "no-samples": Code(Severity.ERROR, "no array file is there", "save samples with numpy.savez or `fewbit capture`"),
     "file-ignored": Code(Severity.INFO, "a file among the samples is not an array file", "move it elsewhere"),
+    "outputs-ignored": Code(
+        Severity.INFO,
+        "a folder sample-outputs/ lies beside sample-inputs/, as `capture(outputs=True)` writes them; it is not read",
+        "right as it is; open the folder itself to read the outputs",
+    ),
     "keys-differ": Code(
         Severity.ERROR, "a file's arrays have other names than those of most files", "save the same names in each file"
     ),
@@ -139,21 +145,13 @@ def read(
         raise UsageError(f"there is no split {split!r}", where=source, expected=nearest(split, listing.splits))
     if not units:
         raise policy.finding("no-samples", f"no .npz or .npy file in {source}", Place(str(source))).to_error()
-    sampling = Sampling.decide(
-        listing,
-        stacked=stacked,
-        signature=known,
-        rename=rename,
-        targets=_answers(targets),
-        follow=policy["input-name"] == "repair",
-    )
+    sampling = Sampling.decide(listing, stacked=stacked, signature=known, rename=rename, targets=targets)
     opened = NpzSource(units, sampling, policy, vocab_size)
-    opened.facts.update(files=len(units), stacked=sampling.stacked, splits=listing.splits, fits_itself=True)
+    opened.facts.update(files=len(units), stacked=sampling.stacked, splits=listing.splits)
     if sampling.assumed:
         opened.record.note("stacked-assumed", CODES["stacked-assumed"].meaning, where=units[0].name)
-    for name in listing.others:
-        if name.rpartition("/")[2] != "manifest.json":
-            opened.record.note("file-ignored", "is not an array file", where=name)
+    for code, path, message in listing.passed_over():
+        opened.record.note(code, message, where=path)
     return opened
 
 
@@ -170,17 +168,18 @@ def check(
     vocab_size: int | None = None,
 ) -> None:
     """Every header, how each sample fits the model, how samples differ; values too unless `quick`."""
-    from fewbit.data.arrays.npz_check import NpzCheck, report_others
+    from fewbit.data.arrays.npz_check import NpzCheck
     from fewbit.data.arrays.sample_files import list_units
     from fewbit.data.arrays.sampling import Sampling
 
-    columns = signature.names if signature else ()
-    listing = list_units(source, walk.report_into(report), columns=columns)
-    report_others(listing.others, report)
+    problem = walk.report_into(report)
+    listing = list_units(source, problem, columns=signature.names if signature else ())
+    for passed_over in listing.passed_over():
+        problem(*passed_over)
     if not listing.units:
         report.add("no-samples", "no .npz or .npy file is there", Place(source.name))
         return
-    sampling = Sampling.decide(listing, stacked=stacked, signature=signature, rename=rename, targets=_answers(targets))
+    sampling = Sampling.decide(listing, stacked=stacked, signature=signature, rename=rename, targets=targets)
     if sampling.assumed:
         report.add("stacked-assumed", CODES["stacked-assumed"].meaning, Place(listing.units[0].name))
     NpzCheck(listing, sampling, report, quick=quick, vocab_size=vocab_size).run()
@@ -209,13 +208,5 @@ def fix(
             damaged[path] = message
 
     listing = list_units(source, passed_over, columns=signature.names if signature else ())
-    sampling = Sampling.decide(
-        listing, stacked=stacked, signature=signature, rename=rename, targets=_answers(targets), follow=True
-    )
+    sampling = Sampling.decide(listing, stacked=stacked, signature=signature, rename=rename, targets=targets)
     return NpzFix(listing, sampling, out, vocab_size, damaged).run()
-
-
-def _answers(targets: Collection[str] | None) -> frozenset[str]:
-    from fewbit.data.arrays.sampling import ANSWERS
-
-    return ANSWERS if targets is None else frozenset(targets)

@@ -25,15 +25,12 @@ from fewbit.data.formats._base import Match
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature
 from fewbit.data.source import Source
-from fewbit.data.tables import csv_codes
-from fewbit.data.tables.codes import FILE, MEANING, ROW
-from fewbit.data.tables.shards import Shard, choose, find, is_row_file, kind_of
+from fewbit.data.tables.codes import CODES as CODES
+from fewbit.data.tables.shards import choose, find, is_row_file, kind_of
 from fewbit.errors import DataError
 
 if TYPE_CHECKING:
     from fewbit.data.tables.collection import Collection
-
-CODES = {**FILE, **ROW, **MEANING, **csv_codes.CODES}
 
 _LOOK = 2000
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy", ".npz", ".arrow")
@@ -46,7 +43,7 @@ def detect(source: object) -> Match | None:
     if not isinstance(source, Path):
         return None
     if source.is_file():
-        return Match(0.9, f"a {source.suffix} file") if kind_of(source.name) else None
+        return Match(0.9, f"a file of rows, {source.name}") if kind_of(source.name) else None
     if not source.is_dir():
         return None
     names = [entry.name.lower() for entry in islice(walk.walk(source), _LOOK)]
@@ -67,7 +64,7 @@ def read(
     columns: Columns = None,
     encoding: str | None = None,
     delimiter: str | None = None,
-    types: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | str | None = None,
     label: str | None = None,
     layout: str | None = None,
 ) -> Source:
@@ -81,7 +78,7 @@ def read(
         columns: which columns a sample has, under which names: `{"text": "messages.0.content"}`, or a list.
         encoding: of text files that are neither UTF-8 nor marked otherwise.
         delimiter: of CSV files.
-        types: declared types of CSV columns, `{"label": "int"}`.
+        types: declared types of CSV columns, `{"label": "int"}`; the rest stays text.
         label: the label column.
         layout: what the rows are, when it is not what their columns look like.
     """
@@ -100,6 +97,8 @@ def read(
         opened.record.note(
             "all-splits", f"rows of {', '.join(collection.splits)}, one after the other; split= takes one"
         )
+    for message in collection.lost():
+        opened.record.note("no-column", message)
     opened.record.note("layout", f"rows are read as {collection.layout}; layout=, label= and columns= choose others")
     return opened
 
@@ -114,7 +113,7 @@ def check(
     columns: Columns = None,
     encoding: str | None = None,
     delimiter: str | None = None,
-    types: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | str | None = None,
     label: str | None = None,
     layout: str | None = None,
 ) -> None:
@@ -128,15 +127,17 @@ def check(
         return
     collection = Collection(source, shards, task, Options(encoding, delimiter, types, columns, label, layout))
     try:
-        survey = ReportSurvey(report, collection)
+        survey = ReportSurvey(report, collection, quick=quick)
     except DataError as error:
         report.add(error.code or "no-label", error.what, Place(error.where), error.try_)
         collection = Collection(source, shards, None, collection.options)
-        survey = ReportSurvey(report, collection)
+        survey = ReportSurvey(report, collection, quick=quick)
+    for message in collection.lost():
+        report.add("no-column", message)
     report.understood.update(_facts(collection))
     pairs = [(shard, part) for part, found in collection.splits.items() for shard in found]
     for shard, part in report.progress.track(pairs, total=len(pairs), label="files"):
-        survey.take(collection.table(shard), part, quick=quick)
+        survey.take(collection.table(shard), part)
     survey.finish()
     if not any(survey.counts.values()):
         report.add("no-rows", "there is not one row that can be read", Place(str(source)))
@@ -151,7 +152,7 @@ def fix(
     columns: Columns = None,
     encoding: str | None = None,
     delimiter: str | None = None,
-    types: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | str | None = None,
     label: str | None = None,
     layout: str | None = None,
 ) -> list[str]:
@@ -159,9 +160,10 @@ def fix(
     from fewbit.data.tables.collection import Collection, Options
     from fewbit.data.tables.row_copy import RowCopy
 
-    shards: list[Shard] = find(source)
+    shards = find(source)
     collection = Collection(source, shards, task, Options(encoding, delimiter, types, columns, label, layout))
-    copier = RowCopy(CODES, collection.rules(), reencode=encoding is not None)
+    names = [shard.name for shard in shards]
+    copier = RowCopy(CODES, collection.rules(), names, reencode=encoding is not None)
     return [change for shard in shards for change in copier.copy(collection.table(shard), out)]
 
 

@@ -15,11 +15,9 @@ run, no cache in it is read. The machinery is in `fewbit.data.boxes`.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fewbit.data.boxes import background, labels, layout, objects, pictures, survey
-from fewbit.data.boxes.description import canonical
 from fewbit.data.boxes.layout import Layout, lay_out
 from fewbit.data.boxes.pixels import READINGS
 from fewbit.data.boxes.reading import BoxSource, known_task
@@ -28,6 +26,7 @@ from fewbit.data.boxes.repair import repair
 from fewbit.data.boxes.rows import Rules
 from fewbit.data.findings import DataReport, Policy
 from fewbit.data.formats._base import Match
+from fewbit.data.images.layout import split_word
 from fewbit.data.signature import Signature
 from fewbit.errors import UsageError, nearest
 
@@ -43,18 +42,16 @@ CODES = {
 
 def detect(source: object) -> Match | None:
     """A folder with images and labels in it, or a data.yaml that names splits."""
-    if not isinstance(source, str | os.PathLike):
-        return None
-    found = recognise(Path(os.fspath(source)))
+    found = recognise(source) if isinstance(source, Path) else None
     return None if found is None else Match(*found)
 
 
 def read(
-    source: str | Path,
+    source: Path,
     *,
     split: str | None = None,
     task: str | None = None,
-    policy: Policy | None = None,
+    policy: Policy,
     oriented: bool | None = None,
     one_based: bool = False,
     pixels: str = "centre",
@@ -73,19 +70,17 @@ def read(
             (centre and size), `corners` (left, top, right, bottom) or `top-left` (left, top, width, height).
         duplicate_digits: rows that agree to this many digits are duplicates; None: only equal rows.
     """
-    laid = lay_out(Path(source))
+    laid = lay_out(source)
     rules = _rules(laid, oriented, one_based, pixels, duplicate_digits)
-    wanted = None if split is None else canonical(split)
+    wanted = split and (split_word(split) or split)
     described = {} if laid.found.description is None else laid.found.description.splits
     if wanted is not None and wanted not in {*laid.splits, *described}:
-        raise UsageError(
-            f"the dataset has no split {split!r}", where=str(source), expected=nearest(wanted, laid.splits)
-        )
-    return BoxSource(laid, wanted, known_task(task), rules, policy or Policy(CODES))
+        raise UsageError(f"the dataset has no split {split!r}", where=source, expected=nearest(wanted, laid.splits))
+    return BoxSource(laid, wanted, known_task(task), rules, policy)
 
 
 def check(
-    source: str | Path,
+    source: Path,
     report: DataReport,
     *,
     task: str | None = None,
@@ -106,13 +101,13 @@ def check(
         quick: read the images' headers only, decode none.
         oriented, one_based, pixels, duplicate_digits: as in `read`.
     """
-    laid = lay_out(Path(source))
+    laid = lay_out(source)
     rules = _rules(laid, oriented, one_based, pixels, duplicate_digits)
     survey.survey(laid, report, rules, known_task(task), quick=quick)
 
 
 def fix(
-    source: str | Path,
+    source: Path,
     out: Path,
     *,
     task: str | None = None,
@@ -127,10 +122,10 @@ def fix(
     Raises:
         DataError: nothing is there to repair: no images, or no labels.
     """
-    laid = lay_out(Path(source))
+    laid = lay_out(source)
     rules = _rules(laid, oriented, one_based, pixels, duplicate_digits)
     report = DataReport(str(source), codes=CODES)
-    return repair(laid, report, rules, known_task(task), Path(out))
+    return repair(laid, report, rules, known_task(task), out)
 
 
 def _rules(laid: Layout, oriented: bool | None, one_based: bool, pixels: str, duplicate_digits: int | None) -> Rules:

@@ -4,7 +4,7 @@
 accepts(model)                is this model mine? Looks at the type or the suffix, imports no framework
 read(model)                   its `Signature`
 feed(named, signature)        one batch, `{input name: array}`, as what the framework's call takes
-feed_item(item, signature)    a ready model input as the user made it (tensor, dict, tuple …), likewise
+feed_item(item, signature)    a ready model input as the user made it (tensor, dict, tuple …), its labels taken off
 """
 
 from __future__ import annotations
@@ -28,6 +28,3 @@ class SignatureReader(Protocol):
 
     def feed_item(self, item: Any, signature: Signature) -> Any:
         """An item as it is, in the form the framework's call takes."""
-
-    def drops_labels(self, item: Any, signature: Signature) -> bool:
-        """Whether the second of a pair is left out as labels."""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fewbit.data.signature import InputSpec, Signature
 from fewbit.data.signatures._arrays import feed_array_item, feed_arrays
-from fewbit.data.signatures._items import drops_labels as drops_labels
 from fewbit.errors import DataError, require
 
 _SESSION_TYPES = {"float": "float32", "double": "float64", "string": "str"}

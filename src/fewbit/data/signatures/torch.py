@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from fewbit.data.signature import InputSpec, Signature
-from fewbit.data.signatures._items import ANSWERS, too_many, without_answers
-from fewbit.data.signatures._items import drops_labels as drops_labels
+from fewbit.data.signatures._items import is_call, refuse_unknown, too_many
 from fewbit.data.tree import map_leaves
 from fewbit.errors import DataError, require
 
@@ -60,11 +59,9 @@ def feed_item(item: Any, signature: Signature) -> tuple[tuple[Any, ...], dict[st
     Raises:
         DataError: more values than inputs, or names the model does not have.
     """
-    if drops_labels(item, signature):
-        item = item[0]
     if isinstance(item, Mapping):
         return _mapping(item, signature)
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], tuple) and isinstance(item[1], dict):
+    if is_call(item):
         args, kwargs = map_leaves(_tensor, item)
         return args, kwargs
     if isinstance(item, tuple) or (isinstance(item, list) and (len(signature.inputs) != 1 or len(item) == 1)):
@@ -75,11 +72,12 @@ def feed_item(item: Any, signature: Signature) -> tuple[tuple[Any, ...], dict[st
 
 
 def _mapping(item: Mapping[str, Any], signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    unknown = [name for name in item if name not in signature.names and name not in ANSWERS]
     required = sum(spec.required for spec in signature.inputs)
-    if unknown and not signature.open_ended and (len(signature.inputs) == 1 or required == 1):
+    takes_one = (len(signature.inputs) == 1 or required == 1) and not signature.open_ended
+    if takes_one and not set(item) <= set(signature.names):
         return (map_leaves(_tensor, item),), {}
-    named = {name: map_leaves(_tensor, value) for name, value in without_answers(item, signature).items()}
+    refuse_unknown(item, signature)
+    named = {name: map_leaves(_tensor, value) for name, value in item.items()}
     args = tuple(named.pop(name) for name in signature.names[: signature.positional] if name in named)
     return args, named
 

@@ -8,6 +8,7 @@ from fewbit.data.findings import Code, Severity
 
 _ERROR, _WARN, _INFO = Severity.ERROR, Severity.WARN, Severity.INFO
 _DROP = ("drop",)
+_REPAIR = ("repair",)
 
 FILE = {
     **walk.CODES,
@@ -17,6 +18,9 @@ FILE = {
     "bad-compression": Code(_ERROR, "packed data is damaged or cut off", "fetch the file again", "raise", _DROP),
     "expansion-bomb": Code(
         _ERROR, "a packed file grows beyond reason", "unpack and inspect it yourself", "raise", _DROP
+    ),
+    "packing-mismatch": Code(
+        _WARN, "a file is packed and its name does not say so, or the other way round", "give it the right suffix"
     ),
     "truncated-file": Code(_ERROR, "the file ends too early", "fetch the file again", "raise", _DROP),
     "trailing-data": Code(
@@ -75,8 +79,13 @@ MEANING = {
         _ERROR, "a chat message that has no role or content", "{'role': …, 'content': …}", "raise", ("drop", "keep")
     ),
     "unknown-role": Code(_WARN, "a chat role nobody knows", "system, user, assistant or tool"),
+    "no-column": Code(
+        _WARN, "a column that was asked for is in none of the first rows", "check its spelling in columns=; it is null"
+    ),
     "no-label": Code(_ERROR, "no column holds the labels", "name it: label='…'", "raise"),
-    "bad-label": Code(_ERROR, "a value cannot be a class", "a name, or a whole number", "raise", _DROP),
+    "bad-label": Code(
+        _ERROR, "a value cannot be a label", "classes: names or whole numbers; regression: numbers", "raise", _DROP
+    ),
     "unseen-label": Code(
         _ERROR, "a label that train does not have", "move such rows to train, or remove them", "raise", ("drop", "keep")
     ),
@@ -84,3 +93,80 @@ MEANING = {
     "labels-mixed": Code(_WARN, "labels of different types, compared as text", "write them all alike"),
     "unlabeled": Code(_INFO, "rows without a label; their label is -1", "label them, or leave them out of training"),
 }
+
+CSV = {
+    "header-missing": Code(
+        _ERROR, "the file has no usable header", "write the column names into the first line", "raise"
+    ),
+    "header-duplicate": Code(
+        _ERROR, "two columns have the same name", "rename one of them; policy `repair` numbers them", "raise", _REPAIR
+    ),
+    "header-empty": Code(
+        _ERROR,
+        "a column has no name",
+        "name it, or remove the trailing delimiter; policy `repair` calls it column_N",
+        "raise",
+        _REPAIR,
+    ),
+    "header-space": Code(
+        _WARN, "a column's name has spaces round it", "remove them, or ask for the name with its spaces"
+    ),
+    "header-like-data": Code(
+        _WARN, "the first line looks like data, not like names", "put a line with the column names above it"
+    ),
+    "delimiter-guessed": Code(
+        _INFO, "the delimiter was found by looking at the first rows", "pass `delimiter=` to be sure"
+    ),
+    "delimiter-unclear": Code(_WARN, "more than one delimiter fits the first rows", "pass `delimiter=` to choose"),
+    "row-short": Code(
+        _ERROR,
+        "a row has fewer fields than the header",
+        "add what is missing; policy `drop` leaves the row out, `repair` fills it with empty text",
+        "raise",
+        ("drop", "repair"),
+    ),
+    "row-long": Code(
+        _ERROR,
+        "a row has more fields than the header",
+        "put quotes round the field that holds the delimiter; policy `drop` leaves the row out, `repair` cuts it",
+        "raise",
+        ("drop", "repair"),
+    ),
+    "trailing-delimiter": Code(
+        _WARN,
+        "a row ends in delimiters with nothing behind them",
+        "remove them; readers pass over them",
+        "repair",
+        ("drop", "raise"),
+    ),
+    "quote-stray": Code(
+        _WARN,
+        "a quote stands inside a field without quotes round it",
+        "put quotes round the field and double the one inside; it is read as it stands",
+        "keep",
+        ("drop", "raise"),
+    ),
+    "quote-early": Code(
+        _ERROR,
+        "text follows the quote that closes a field",
+        'double the quotes inside the field ("" for each "); policy `keep` takes both parts, `drop` leaves the row out',
+        "raise",
+        ("drop", "keep"),
+    ),
+    "quote-unclosed": Code(
+        _ERROR,
+        "a quote is opened and never closed",
+        "close it, or double it if it belongs to the text; policy `drop` goes on at the next line",
+        "raise",
+        _DROP,
+    ),
+    "bad-cast": Code(
+        _ERROR,
+        "a value is not of the type its column was declared to have",
+        "correct the value or the declared type; policy `drop` leaves the row out, `repair` makes it None",
+        "raise",
+        ("drop", "repair"),
+    ),
+}
+
+CODES = {**FILE, **ROW, **MEANING, **CSV}

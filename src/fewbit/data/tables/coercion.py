@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,7 +27,8 @@ def target(types: Iterable[str]) -> type | None:
 
 def targets(schema: Schema) -> dict[str, type]:
     """The columns to cast, by name; nested ones stay as they are."""
-    chosen = {name: target(schema.columns()[name]) for name in schema.mixed()}
+    columns = schema.columns()
+    chosen = {name: target(columns[name]) for name in schema.mixed() if name.rpartition(".")[0] not in columns}
     return {name: kind for name, kind in chosen.items() if kind is not None}
 
 
@@ -39,5 +41,6 @@ def coerced(values: dict[str, Any], chosen: Mapping[str, type]) -> dict[str, Any
     for name, kind in chosen.items():
         value = values.get(name)
         if value is not None and type(value) is not kind:
-            values[name] = json.dumps(value) if kind is str else kind(value)
+            with contextlib.suppress(OverflowError):  # an integer no float can hold stays one
+                values[name] = json.dumps(value) if kind is str else kind(value)
     return values

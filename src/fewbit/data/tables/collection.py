@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data import cache
-from fewbit.data.tables.field import field
 from fewbit.data.tables.labels import BadLabel, Labels, plain_label
-from fewbit.data.tables.layout import Layout, recognise
-from fewbit.data.tables.projection import projection
+from fewbit.data.tables.layout import Layout, label_among, recognise
+from fewbit.data.tables.projection import field, has, pairs, projection
 from fewbit.data.tables.rules import Rules
-from fewbit.data.tables.shards import Shard, by_split, open_table
-from fewbit.data.tables.table import Fault, Row, Table
-from fewbit.errors import DataError
+from fewbit.data.tables.shards import Shard, by_split
+from fewbit.data.tables.table import Row, Survey, Table
+from fewbit.errors import DataError, UsageError
 
 _HEAD = 32
 _CLASSES = 1 << 16
@@ -32,10 +31,20 @@ class Options:
 
     encoding: str | None = None
     delimiter: str | None = None
-    types: Mapping[str, Any] | None = None
+    types: Mapping[str, Any] | str | None = None
     columns: Mapping[str, str] | Iterable[str] | str | None = None
     label: str | None = None
     layout: str | None = None
+
+    def __post_init__(self) -> None:
+        # The command line reads what looks like JSON as JSON: `label=1` is a column called 1.
+        for name in ("encoding", "delimiter", "label", "layout"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else str(value))
+        types = pairs(self.types) if isinstance(self.types, str) else self.types
+        if types is not None and not isinstance(types, Mapping):
+            raise UsageError(f"types cannot be {types!r}", where="types", expected="{'label': 'int', …}")
+        object.__setattr__(self, "types", types)
 
 
 class Collection:
@@ -53,17 +62,31 @@ class Collection:
         self.options = options
         self.task = task
         self.chosen = projection(options.columns)
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[Shard, Table] = {}
         self.splits = by_split(shards)
 
     def table(self, shard: Shard) -> Table:
         """The table of a shard, opened once."""
-        if shard.name not in self._tables:
-            known = self.options
-            self._tables[shard.name] = open_table(
-                shard, encoding=known.encoding, delimiter=known.delimiter, types=known.types
-            )
-        return self._tables[shard.name]
+        if shard not in self._tables:
+            self._tables[shard] = self._open(shard)
+        return self._tables[shard]
+
+    def _open(self, shard: Shard) -> Table:
+        """Options that the file's kind does not have are passed over, as a folder may mix kinds."""
+        options = self.options
+        if shard.kind == "json":
+            from fewbit.data.tables.json_table import JsonTable
+
+            return JsonTable(shard.path, shard.name, encoding=options.encoding)
+        if shard.kind == "csv":
+            from fewbit.data.tables.csv_table import CsvTable
+
+            types = options.types if isinstance(options.types, Mapping) else None
+            encoding, delimiter = options.encoding, options.delimiter
+            return CsvTable(shard.path, shard.name, encoding=encoding, delimiter=delimiter, types=types)
+        from fewbit.data.tables.parquet import ParquetTable
+
+        return ParquetTable(shard.path, shard.name)
 
     @cached_property
     def head(self) -> list[dict[str, Any]]:
@@ -77,34 +100,43 @@ class Collection:
         return []
 
     @cached_property
+    def samples(self) -> list[dict[str, Any]]:
+        """The first rows with the columns the user chose."""
+        if self.chosen is None:
+            return self.head
+        return [{name: field(row, path) for name, path in self.chosen.items()} for row in self.head]
+
+    @cached_property
     def layout(self) -> Layout:
         """What the rows are, by the first of them."""
-        rows = self.head
-        if self.chosen is not None:
-            rows = [{name: field(row, path) for name, path in self.chosen.items()} for row in rows]
-        return recognise(rows, label=self.options.label, layout=self.options.layout)
+        return recognise(self.samples, label=self.options.label, layout=self.options.layout)
 
-    @property
-    def labelled(self) -> bool:
-        """Whether the task has labels at all."""
-        return self.task in ("text-classification", "text-regression")
+    def lost(self) -> list[str]:
+        """What is to say about chosen columns that none of the first rows has."""
+        return [
+            f"column {name!r}: none of the first {len(self.head)} rows has {path!r}"
+            for name, path in (self.chosen or {}).items()
+            if self.head and not any(has(row, path) for row in self.head)
+        ]
 
-    @property
+    @cached_property
     def label(self) -> str | None:
         """The label column in the sample, for a task that needs one.
 
         Raises:
             DataError: there is none.
         """
-        if not self.labelled:
+        if self.task not in ("text-classification", "text-regression"):
             return None
-        name = self.layout.columns.get("label")
-        if name is None and self.head:
+        columns = list(dict.fromkeys(name for row in self.samples for name in row))
+        name = self.options.label or self.layout.columns.get("label") or label_among(columns)
+        if columns and (name is None or not any(has(row, name) for row in self.samples)):
+            what = "no column holds the labels" if name is None else f"the first rows have no column {name!r}"
             raise DataError(
-                f"no column holds the labels; the columns are {', '.join(self.head[0])}",
+                f"{what}; the columns are {', '.join(columns)}",
                 code="no-label",
                 where=self.source,
-                try_="label='…' names it",
+                try_="label='…' names it; with columns=, it must be one of them",
             )
         return name
 
@@ -112,7 +144,10 @@ class Collection:
     def label_path(self) -> str | None:
         """Where the label lies in a row as it stands in the file."""
         name = self.label
-        return name if name is None or self.chosen is None else self.chosen.get(name, name)
+        if name is None or self.chosen is None:
+            return name
+        first, dot, rest = name.partition(".")
+        return self.chosen.get(name) or self.chosen.get(first, first) + dot + rest
 
     @cached_property
     def labels(self) -> Labels | None:
@@ -136,13 +171,14 @@ class Collection:
             chat=name,
             label=self.label if encode else None,
             labels=self.labels if encode else None,
-            number=self.task == "text-regression",
         )
 
     def _label_values(self, shard: Shard, path: str) -> list[Any]:
         table = self.table(shard)
         with contextlib.suppress(OSError, json.JSONDecodeError):
-            kept = cache.entry("labels", table.path, path, repr(self.options.encoding), repr(self.options.delimiter))
+            options = self.options
+            detail = (path, table.path.suffix, *map(repr, (options.encoding, options.delimiter, options.types)))
+            kept = cache.entry("labels", table.path, *detail)
             if kept.exists():
                 return list(json.loads(kept.read_bytes()))
             values = _distinct(table, path)
@@ -156,24 +192,25 @@ def _short(row: Row) -> bool:
     return not row.faults or row.faults[0].code != "row-too-long"
 
 
-class _Distinct:
+class _Distinct(Survey):
     """Listens to a pass over a table for the different values of one column."""
 
     def __init__(self, path: str):
         self.path = path
         self.found: dict[Any, None] = {}
 
-    def fault(self, fault: Fault) -> None:
-        """Not asked for here."""
-
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[Row], digests: Sequence[int] | None = None) -> None:
         for row in rows:
             if row.values is not None:
                 value = field(row.values, self.path)
                 self._take(value if isinstance(value, list) else [value])
 
     def columns(
-        self, names: Sequence[str], columns: Sequence[Sequence[Any]], lines: Sequence[int], digests: object = None
+        self,
+        names: Sequence[str],
+        columns: Sequence[Sequence[Any]],
+        lines: Sequence[int],
+        digests: Sequence[int],
     ) -> None:
         if self.path in names:
             self._take(dict.fromkeys(columns[list(names).index(self.path)]))

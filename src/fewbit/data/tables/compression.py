@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fewbit.data import limits
-from fewbit.data.tables.broken import Broken
+from fewbit.data.tables.table import Broken
 
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from fewbit.data.tables.broken import Broken
-from fewbit.data.tables.table import Fault
+from fewbit.data.tables.table import Broken, Fault
 
 PIECE = 1 << 20
 """Large enough that whole-array operations pay off, small enough that their arrays stay in the processor's cache."""

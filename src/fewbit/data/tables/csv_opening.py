@@ -76,7 +76,7 @@ def _header(
     below = [_fields(raw, dialect, len(fields)) for raw, _, _ in records[1 : _BELOW + 1] if raw is not None]
     names, faults = header(fields, below, line)
     # The header is a record too: its bytes and quotes can be wrong like those of any row.
-    reader = RowReader(names, dialect.delimiter, {}, plain.mark_length(path, encoding))
+    reader = RowReader(names, dialect.delimiter, {}, plain.beginning(path, encoding).shift)
     return names, [*reader.row(data, line, offset).faults, *faults]
 
 

@@ -15,12 +15,12 @@ from fewbit.data.tables.csv_feed import PIECE, Feed
 from fewbit.data.tables.csv_opening import Opening, opening
 from fewbit.data.tables.csv_row import RowReader
 from fewbit.data.tables.index import Index, stored
-from fewbit.data.tables.positional import Positional
-from fewbit.data.tables.table import Fault, Row, Survey, Table
+from fewbit.data.tables.table import Fault, Row, Survey, broken_row
+from fewbit.data.tables.text_table import TextTable
 from fewbit.errors import UsageError, nearest
 
 
-class CsvTable(Table):
+class CsvTable(TextTable):
     """One CSV or TSV file.
 
     Args:
@@ -44,8 +44,7 @@ class CsvTable(Table):
         types: Mapping[str, object] | None = None,
         piece: int = PIECE,
     ):
-        super().__init__(path, name)
-        self.encoding = encoding
+        super().__init__(path, name, encoding=encoding)
         self._delimiter = None if delimiter is None else checked(delimiter)
         self._casts = casts(types or {})
         self._piece = piece
@@ -62,16 +61,7 @@ class CsvTable(Table):
         if unknown:
             message = "; ".join(f"no column {name!r}, {nearest(name, names)}" for name in unknown)
             raise UsageError(message, where=f"types for {self.name}")
-        shift = plain.mark_length(self.path, self.encoding)
-        return RowReader(names, self.opening.dialect.delimiter, self._casts, shift)
-
-    @cached_property
-    def _plain(self) -> plain.PlainFile:
-        return plain.plain_file(self.path, self.encoding)
-
-    @cached_property
-    def _file(self) -> Positional:
-        return Positional(self._plain.path)
+        return RowReader(names, self.opening.dialect.delimiter, self._casts, self._beginning.shift)
 
     @cached_property
     def _index(self) -> Index:
@@ -79,9 +69,13 @@ class CsvTable(Table):
         layout = f"csv {delimiter} {self.encoding}"
         return stored(self.path, self._plain, layout, lambda chunks: csv_index.offsets(chunks, delimiter, fault))
 
+    def untyped(self) -> CsvTable:
+        """The same table with every value as text."""
+        return CsvTable(self.path, self.name, encoding=self.encoding, delimiter=self._delimiter)
+
     def notes(self) -> Sequence[Fault]:
         """What is to say about the delimiter and the header."""
-        return self.opening.faults
+        return [*super().notes(), *self.opening.faults]
 
     def rows(self) -> Iterator[Row]:
         """Every row in order, streaming."""
@@ -94,7 +88,7 @@ class CsvTable(Table):
                 offsets = (item.begins() + item.offset).tolist()
                 yield from map(reader.row, item.records(), item.lines.tolist(), offsets)
         if feed.fault is not None:
-            yield _tail(feed.fault)
+            yield broken_row(feed.fault)
 
     def scan(self, survey: Survey) -> None:
         """One full pass by columns; only records that look odd are taken apart one by one."""
@@ -102,12 +96,9 @@ class CsvTable(Table):
             survey.fault(note)
         feed = self._feed()
         for item in self._data(feed):
-            if isinstance(item, Odd):
-                survey.rows([self._reader.odd(item)])
-            else:
-                csv_survey.hand_out(item, self._reader, survey)
+            csv_survey.hand_out(item, self._reader, survey)
         if feed.fault is not None:
-            survey.rows([_tail(feed.fault)])
+            survey.rows([broken_row(feed.fault)])
 
     def count(self) -> int:
         """How many rows `rows` yields."""
@@ -116,7 +107,7 @@ class CsvTable(Table):
     def row(self, index: int) -> Row:
         """One row: a single read, unless it is very long."""
         if index >= self._whole and self._plain.fault is not None:
-            return _tail(self._plain.fault)
+            return broken_row(self._plain.fault)
         entry = index + self.opening.dialect.lead
         start, stop = int(self._index.offsets[entry]), int(self._index.offsets[entry + 1])
         line = self._index.line(entry)
@@ -164,7 +155,3 @@ class CsvTable(Table):
         while start < stop and (data := self._file.read(min(self._piece, stop - start), start + self._plain.start)):
             start += len(data)
             yield data
-
-
-def _tail(fault: Fault) -> Row:
-    return Row(None, fault.line, (fault,))

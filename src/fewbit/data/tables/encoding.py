@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Iterator
 
-from fewbit.data.tables.broken import Broken
+from fewbit.data.tables.table import Broken
 from fewbit.errors import UsageError
 
 # The marks of UTF-32 begin like those of UTF-16, so they are looked at first.

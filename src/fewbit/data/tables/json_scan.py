@@ -14,7 +14,7 @@ import numpy as np
 from fewbit.data import limits
 from fewbit.data.tables.index import Index
 from fewbit.data.tables.json_structure import Cursor, Frame
-from fewbit.data.tables.record import Record
+from fewbit.data.tables.json_value import Record
 from fewbit.data.tables.table import Fault
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from fewbit.data import limits
 from fewbit.data.tables import json_scan, json_value, lines, plain
-from fewbit.data.tables.broken import Broken
 from fewbit.data.tables.index import Index, stored
 from fewbit.data.tables.json_sniff import ENOUGH, Shape, sniff
-from fewbit.data.tables.positional import Positional
-from fewbit.data.tables.record import Record
-from fewbit.data.tables.table import Fault, Row, Table
+from fewbit.data.tables.json_value import Record
+from fewbit.data.tables.table import Broken, Fault, Row, broken_row
+from fewbit.data.tables.text_table import TextTable
 
 _WORDS = {"array": "one array", "data": 'an object with the rows under "data"', "values": "objects over many lines"}
 
@@ -33,24 +31,10 @@ class _Text:
             self.fault = broken.fault
 
 
-def _tail_row(fault: Fault) -> Row:
-    return Row(None, fault.line, (fault,))
-
-
-class JsonTable(Table):
-    """One JSON file.
-
-    Args:
-        path: the file.
-        name: its name relative to the dataset's root.
-        encoding: the user's own word about its encoding.
-    """
+class JsonTable(TextTable):
+    """One JSON file."""
 
     kind = "json"
-
-    def __init__(self, path: Path, name: str, *, encoding: str | None = None):
-        super().__init__(path, name)
-        self.encoding = encoding
 
     @cached_property
     def _head(self) -> bytes:
@@ -70,18 +54,6 @@ class JsonTable(Table):
         return lines.newline(self._head)
 
     @cached_property
-    def _shift(self) -> int:
-        return plain.mark_length(self.path, self.encoding)
-
-    @cached_property
-    def _plain(self) -> plain.PlainFile:
-        return plain.plain_file(self.path, self.encoding)
-
-    @cached_property
-    def _file(self) -> Positional:
-        return Positional(self._plain.path)
-
-    @cached_property
     def _index(self) -> Index:
         frame = self.shape.frame
         layout = f"{self.shape}{self._newline!r}{self.encoding}"
@@ -97,20 +69,21 @@ class JsonTable(Table):
     def notes(self) -> Sequence[Fault]:
         """That a `.jsonl` holds no lines, or a lone object no rows."""
         kind = self.shape.kind
+        found = list(super().notes())
         if kind == "object":
-            return [Fault("not-rows", "the file is one object over many lines", 1, self._shift)]
-        if kind in _WORDS and ".json" not in self.path.suffixes:
-            return [Fault("not-lines", f"named {self.path.name}, but holds {_WORDS[kind]}; read as that", 1)]
-        return ()
+            found.append(Fault("not-rows", "the file is one object over many lines", 1, self._beginning.shift))
+        elif kind in _WORDS and ".json" not in self.path.suffixes:
+            found.append(Fault("not-lines", f"named {self.path.name}, but holds {_WORDS[kind]}; read as that", 1))
+        return found
 
     def rows(self) -> Iterator[Row]:
         """Every row in order, streaming."""
         text = _Text(plain.chunks(self.path, self.encoding))
         frame = self.shape.frame
         for record in lines.records(text, self._newline) if frame is None else json_scan.records(text, frame):
-            yield _tail_row(record) if isinstance(record, Fault) else self._parse(record)
+            yield broken_row(record) if isinstance(record, Fault) else self._parse(record)
         if text.fault is not None:
-            yield _tail_row(text.fault)
+            yield broken_row(text.fault)
 
     def count(self) -> int:
         """How many rows `rows` yields."""
@@ -120,7 +93,7 @@ class JsonTable(Table):
         """One row: a single `pread`."""
         rows = len(self._index)
         if index >= rows:
-            return _tail_row(self._tail[index - rows])
+            return broken_row(self._tail[index - rows])
         return self._parse(self._read(index))
 
     def line(self, index: int) -> int | None:
@@ -150,6 +123,6 @@ class JsonTable(Table):
             skipped = len(raw) - len(body)
             newlines = raw.count(b"\n", 0, skipped)
             record = Record(body, record.line + newlines, record.offset + skipped, record.ended)
-        if self._shift:
-            record = record._replace(offset=record.offset + self._shift)
+        if shift := self._beginning.shift:
+            record = record._replace(offset=record.offset + shift)
         return json_value.parse(record)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from fewbit.data import limits
-from fewbit.data.tables.record import Record
 from fewbit.data.tables.table import Fault, Row
 
 _KEY_END = re.compile(rb'"\s*:')
@@ -24,6 +23,22 @@ _SECOND_LOOK = -(1 << 40)
 _MARKS = re.compile(rb"\s*(?:\xef\xbb\xbf\s*)+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAMES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean", type(None): "null"}
+
+
+class Record(NamedTuple):
+    """The bytes of one row before it is parsed, and where they begin.
+
+    Args:
+        raw: the bytes, spaces around them included; `None` when they are more than `limits.ROW_BYTES`.
+        line: the line of their first byte, from 1.
+        offset: the offset of their first byte in the plain text.
+        ended: whether the row's end was seen; `False` where the file just stops.
+    """
+
+    raw: bytes | None
+    line: int
+    offset: int
+    ended: bool = True
 
 
 def parse(record: Record) -> Row:

@@ -112,6 +112,26 @@ def plain_label(value: Any) -> Any:
     raise BadLabel("bad-label", f"a label cannot be {type(value).__name__}")
 
 
+def number_label(value: Any) -> float | None:
+    """The number a regression is to predict; `None` where there is none.
+
+    Raises:
+        BadLabel: a value that is not a finite number.
+
+    >>> [number_label(value) for value in (2, "0.5", "")]
+    [2.0, 0.5, None]
+    """
+    if value is None or value == "":
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise BadLabel("bad-label", f"{str(value)[:40]!r} is not a number") from None
+    if math.isinf(number):
+        raise BadLabel("bad-label", f"{value!r} is not a finite number")
+    return None if math.isnan(number) else number
+
+
 def _plains(value: Any) -> Iterable[Any]:
     for item in value if isinstance(value, list) else [value]:
         try:

@@ -32,6 +32,9 @@ _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "inten
 
 LAYOUTS = ("chat", "preference", "instruction", "prompt-completion", "text-pair", "text-label", "text", "columns")
 
+Rows = Sequence[Mapping[str, Any]]
+Parts = dict[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -50,7 +53,7 @@ class Layout:
         return f"{self.name} ({parts})" if parts else self.name
 
 
-def recognise(rows: Sequence[Mapping[str, Any]], *, label: str | None = None, layout: str | None = None) -> Layout:
+def recognise(rows: Rows, *, label: str | None = None, layout: str | None = None) -> Layout:
     """The layout of a dataset by its first rows.
 
     Args:
@@ -77,7 +80,7 @@ def recognise(rows: Sequence[Mapping[str, Any]], *, label: str | None = None, la
     )
 
 
-def _chat(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _chat(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     for name in chat.COLUMNS:
         values = [row[name] for row in rows if row.get(name)]
         if values and any(map(chat.is_chat, values)):
@@ -85,34 +88,34 @@ def _chat(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None
     return None
 
 
-def _preference(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _preference(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     if "chosen" not in names or "rejected" not in names:
         return None
     prompt = next((name for name in ("prompt", "question") if name in names), None)
     return {**({"prompt": prompt} if prompt else {}), "chosen": "chosen", "rejected": "rejected"}
 
 
-def _instruction(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _instruction(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     if "instruction" not in names or "output" not in names:
         return None
     return {name: name for name in ("instruction", "input", "output") if name in names}
 
 
-def _prompt(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _prompt(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     for prompt, completion in _PROMPTS:
         if prompt in names and completion in names:
             return {"prompt": prompt, "completion": completion}
     return None
 
 
-def _pair(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _pair(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     for first, second in _PAIRS:
         if first in names and second in names and _is_text(first, rows) and _is_text(second, rows):
             return {"first": first, "second": second, **_label(names, label, (first, second))}
     return None
 
 
-def _text_label(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _text_label(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     target = _label(names, label, ())
     if not target:
         return None
@@ -120,30 +123,38 @@ def _text_label(names: list[str], rows: Sequence[Mapping[str, Any]], label: str 
     return {"text": text, **target} if text else None
 
 
-def _text(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _text(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     text = _text_column([name for name in names if name in _TEXTS or len(names) == 1], rows, None)
     return {"text": text} if text else None
 
 
-def _columns(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> dict[str, str] | None:
+def _columns(names: list[str], rows: Rows, label: str | None) -> Parts | None:
     return _label(names, label, ()) if label else {}
 
 
-def _label(names: list[str], label: str | None, taken: tuple[str, ...]) -> dict[str, str]:
-    if label is not None:
-        return {"label": label}
-    lowered = {name.lower(): name for name in reversed(names) if name not in taken}
-    return next(({"label": lowered[name]} for name in _LABELS if name in lowered), {})
+def _label(names: list[str], label: str | None, taken: tuple[str, ...]) -> Parts:
+    found = label or label_among([name for name in names if name not in taken])
+    return {"label": found} if found else {}
 
 
-def _text_column(names: list[str], rows: Sequence[Mapping[str, Any]], label: str | None) -> str | None:
+def label_among(names: Sequence[str]) -> str | None:
+    """The column that is called what label columns are called, if there is one.
+
+    >>> label_among(["Text", "Stars"])
+    'Stars'
+    """
+    lowered = {name.lower(): name for name in reversed(names)}
+    return next((lowered[name] for name in _LABELS if name in lowered), None)
+
+
+def _text_column(names: list[str], rows: Rows, label: str | None) -> str | None:
     lowered = {name.lower(): name for name in reversed(names)}
     known = [lowered[name] for name in _TEXTS if name in lowered]
     texts = [name for name in (*known, *names) if name != label and _is_text(name, rows)]
     return texts[0] if texts else None
 
 
-def _is_text(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _is_text(name: str, rows: Rows) -> bool:
     values = [row[name] for row in rows if row.get(name) is not None]
     return bool(values) and all(isinstance(value, str) for value in values)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fewbit.data import limits
 from fewbit.data.tables.index import Index
-from fewbit.data.tables.record import Record
+from fewbit.data.tables.json_value import Record
 
 _SPACE = np.zeros(256, dtype=bool)
 _SPACE[[9, 10, 11, 12, 13, 32]] = True

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fewbit.errors import require
 
 _BATCH = 1024
 _KEPT_BYTES = 256 << 20
+_LIBRARIES = ("pyarrow", "pyarrow.parquet")
 
 
 class ParquetTable(Table):
@@ -63,11 +64,41 @@ class ParquetTable(Table):
         if isinstance(self._file, Fault):
             yield Row(None, None, (self._file,))
             return
+        done = 0
         try:
-            for batch in self._file.iter_batches(batch_size=_BATCH, use_threads=False):
+            for batch in self._stream():
                 yield from _rows(batch)
+                done += batch.num_rows
         except Exception as error:
-            yield Row(None, None, (_fault(error),))
+            yield Row(None, None, (_fault(error, f"from row {done:,} on it "),))
+
+    def _stream(self, groups: Sequence[int] | None = None) -> Iterator[Any]:
+        """The batches of some row groups, or of all; one group at a time, so that damage reaches no other."""
+        for group in range(self._file.num_row_groups) if groups is None else groups:
+            yield from self._file.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False)
+
+    def write_kept(self, target: Path, kept: Sequence[int]) -> None:
+        """Write the rows whose flag is set into a new parquet file; of columns of the same name, the last.
+
+        Args:
+            target: the new file.
+            kept: a flag for each row of `rows`, 0 or 1.
+        """
+        arrow, parquet = (require(name, extra="parquet", purpose="parquet files") for name in _LIBRARIES)
+        schema = self._file.schema_arrow
+        columns = sorted({name: number for number, name in enumerate(schema.names)}.values())
+        flags, left, held, stream = iter(kept), sum(kept), [], self._stream()
+        with parquet.ParquetWriter(
+            target, arrow.schema([schema.field(number) for number in columns], schema.metadata)
+        ) as writer:
+            while left:
+                batch = next(stream)
+                chosen = list(map(bool, islice(flags, batch.num_rows)))
+                held.append(batch.select(columns).filter(arrow.array(chosen, arrow.bool_())))
+                left -= sum(chosen)
+                if len(held) == 64 or not left:
+                    writer.write_table(arrow.Table.from_batches(held))
+                    held = []
 
     def count(self) -> int:
         """The number the file's footer gives."""
@@ -96,21 +127,24 @@ class ParquetTable(Table):
             self._kept.move_to_end(group)
             yield from self._kept[group]
             return
-        whole: list[Any] | None = []
+        whole: list[Any] = []
         size = 0
-        for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False):
-            size += batch.nbytes
-            if whole is not None and size <= _KEPT_BYTES:
+        try:
+            for batch in self._stream([group]):
+                size += batch.nbytes
+                if size > _KEPT_BYTES:
+                    break
                 whole.append(batch)
-            else:
-                whole = None  # too large to keep: read again each time, never held
-        if whole is not None:
-            self._kept[group] = whole
-            while len(self._kept) > 1 and sum(b.nbytes for kept in self._kept.values() for b in kept) > _KEPT_BYTES:
-                self._kept.popitem(last=False)
-            yield from whole
+        except Exception:
+            size = _KEPT_BYTES + 1  # damaged: what lies before the damage can be read again
+        if size > _KEPT_BYTES:  # too large to keep: read again each time, never held
+            del whole
+            yield from self._stream([group])
             return
-        yield from self._file.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False)
+        self._kept[group] = whole
+        while len(self._kept) > 1 and sum(b.nbytes for kept in self._kept.values() for b in kept) > _KEPT_BYTES:
+            self._kept.popitem(last=False)
+        yield from whole
 
 
 def _rows(batch: Any) -> Iterator[Row]:
@@ -127,5 +161,6 @@ def _rows(batch: Any) -> Iterator[Row]:
         yield Row(values, None)
 
 
-def _fault(error: Exception) -> Fault:
-    return Fault("bad-parquet", f"cannot be read as parquet: {str(error).splitlines()[0] if str(error) else error!r}")
+def _fault(error: Exception, where: str = "") -> Fault:
+    reason = str(error).splitlines()[0] if str(error) else repr(error)
+    return Fault("bad-parquet", f"{where}cannot be read as parquet: {reason}")

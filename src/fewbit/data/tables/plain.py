@@ -2,12 +2,14 @@
 """The plain UTF-8 text of a file, however it is packed and encoded: in pieces, or as a file one can seek in.
 
 Plain UTF-8 files (nearly all) are read where they lie. For random access into anything else a plain copy is
-kept in the user's cache, by content, so it is made once.
+kept in the user's cache, by content, so it is made once; the oldest make room for new ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -17,14 +19,15 @@ import orjson
 
 from fewbit.data import cache
 from fewbit.data.tables import compression, encoding
-from fewbit.data.tables.broken import Broken
-from fewbit.data.tables.table import Fault
+from fewbit.data.tables.table import Broken, Fault
 from fewbit.errors import DataError
 
 FIRST = 1 << 16
 """How much is read to see the first rows: enough for a screenful, quick on any disk."""
 
 _SIZE = 1 << 20
+_ROOM = 16 << 30
+_DAY = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +86,38 @@ def head(path: Path, encoding_name: str | None = None, size: int = FIRST) -> byt
     return found[:size]
 
 
-def mark_length(path: Path, encoding_name: str | None = None) -> int:
-    """How many bytes of the file itself lie before its text: offsets in plain UTF-8 files are shifted by that much."""
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the first bytes of a file tell.
+
+    Args:
+        packing: `gzip`, `zstd` or `None`.
+        encoding: of the text of a file that is not packed.
+        mark: the length of its byte-order mark.
+        fault: why not even the beginning could be read.
+        empty: there are no bytes at all.
+    """
+
+    packing: str | None = None
+    encoding: str = "utf-8"
+    mark: int = 0
+    fault: Fault | None = None
+    empty: bool = False
+
+    @property
+    def shift(self) -> int:
+        """How many bytes of the file lie before its text: offsets in plain UTF-8 files are shifted by that much."""
+        return self.mark if self.encoding == "utf-8" else 0
+
+
+def beginning(path: Path, encoding_name: str | None = None) -> Beginning:
+    """Look at the first bytes of a file."""
     try:
         with path.open("rb", buffering=0) as file:
             first = file.read(4)
-    except OSError:
-        return 0
-    name, mark = encoding.detect(first, encoding_name)
-    return mark if name == "utf-8" else 0
+    except OSError as error:
+        return Beginning(fault=Fault("unreadable", f"cannot read it: {error.strerror or error}"))
+    return Beginning(compression.packing(first), *encoding.detect(first, encoding_name), empty=not first)
 
 
 def plain_file(path: Path, encoding_name: str | None = None) -> PlainFile:
@@ -100,14 +126,11 @@ def plain_file(path: Path, encoding_name: str | None = None) -> PlainFile:
     Raises:
         DataError: there is no room for the copy.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            first = file.read(4)
-    except OSError as error:
-        return PlainFile(Path(os.devnull), fault=Fault("unreadable", f"cannot read it: {error.strerror or error}"))
-    name, mark = encoding.detect(first, encoding_name)
-    if compression.packing(first) is None and name == "utf-8":
-        return PlainFile(path, mark)
+    found = beginning(path, encoding_name)
+    if found.fault is not None:
+        return PlainFile(Path(os.devnull), fault=found.fault)
+    if found.packing is None and found.encoding == "utf-8":
+        return PlainFile(path, found.mark)
     try:
         return _copy(path, encoding_name)
     except OSError as error:
@@ -120,6 +143,7 @@ def plain_file(path: Path, encoding_name: str | None = None) -> PlainFile:
 
 def _copy(path: Path, encoding_name: str | None) -> PlainFile:
     target = cache.entry("plain", path, encoding_name or "")
+    _make_room(target)
     aside = target.with_name(target.name + ".fault")
     if not target.exists():
         fault: list[Fault] = []
@@ -137,4 +161,25 @@ def _copy(path: Path, encoding_name: str | None) -> PlainFile:
 
         cache.keep(target, write)
     known = Fault(**orjson.loads(aside.read_bytes())) if aside.exists() else None
+    os.utime(target)  # used just now
     return PlainFile(target, fault=known, copied=True)
+
+
+def _make_room(target: Path) -> None:
+    """Remove the copies that were not used for longest, until the rest takes no more room than copies may.
+
+    What was used within a day stays, however large: someone may be reading it.
+    """
+    found = []
+    for path in target.parent.iterdir():
+        with contextlib.suppress(OSError):  # another process may be clearing up too
+            info = path.stat()
+            found.append((info.st_mtime, info.st_size, path))
+    room = _ROOM - sum(size for _, size, _ in found)
+    for used, size, path in sorted(found):
+        if room >= 0 or used > time.time() - _DAY:
+            return
+        if path != target and path.suffix != ".fault":
+            path.unlink(missing_ok=True)  # first the copy: one without its fault would pass for whole
+            path.with_name(path.name + ".fault").unlink(missing_ok=True)
+            room += size

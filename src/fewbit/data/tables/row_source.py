@@ -16,7 +16,7 @@ from fewbit.data.source import Source
 from fewbit.data.tables.coercion import targets
 from fewbit.data.tables.collection import Collection
 from fewbit.data.tables.rules import Rules
-from fewbit.data.tables.schema_survey import schema_of
+from fewbit.data.tables.schema import place_of, schema_of
 from fewbit.data.tables.shards import Shard
 from fewbit.data.tables.table import Fault, Row, Table
 
@@ -40,7 +40,7 @@ class RowSource(Source):
         self._policy = policy
         self._drops = any(policy[code] == "drop" for code in codes)
         self._noted: set[tuple[str, Place]] = set()
-        self._greeted: set[str] = set()
+        self._greeted: set[Table] = set()
         if collection.label is not None:
             self.targets = frozenset({collection.label})
 
@@ -49,37 +49,41 @@ class RowSource(Source):
         rules = self._collection.rules()
         if self._policy["mixed-types"] != "keep":
             schema = schema_of(self._tables)
+            rules.casts = targets(schema)
             for name in schema.mixed():
                 message = f"{name}: {schema.text(name)}"
-                self._policy.meet("mixed-types", message, Place(self._tables[0].name, field=name))
-                self.record.note("mixed-types", f"cast to one type: {message}")
-            rules.casts = targets(schema)
+                self._policy.meet("mixed-types", message, place_of(schema.rarest(name), name))
+                done = f"cast to {rules.casts[name].__name__}" if name in rules.casts else "left as they are"
+                self.record.note("mixed-types", f"{done}: {message}")
         return rules
 
     @cached_property
-    def _starts(self) -> list[int]:
-        return [0, *accumulate(table.count() for table in self._tables)]
-
-    @cached_property
-    def _dropped(self) -> np.ndarray:
-        """For each row left out, its number less the rows left out before it; empty when none can be."""
+    def _numbering(self) -> tuple[list[int], np.ndarray]:
+        """The number of each table's first row, and for each row left out its number less those left out before it."""
         if not self._drops:
-            return np.zeros(0, dtype=np.int64)
-        rows = (
-            self._sample(table, row, number) for table in self._tables for number, row in enumerate(_met(self, table))
-        )
-        dropped = np.array([number for number, sample in enumerate(rows) if sample is None], dtype=np.int64)
-        return dropped - np.arange(len(dropped))
+            return [0, *accumulate(table.count() for table in self._tables)], np.zeros(0, dtype=np.int64)
+        starts, dropped = [0], []
+        for table in self._tables:
+            number = starts[-1]
+            for number, sample in enumerate(self._samples(table), starts[-1] + 1):
+                if sample is None:
+                    dropped.append(number - 1)
+            starts.append(number)
+        return starts, np.array(dropped, dtype=np.int64) - np.arange(len(dropped))
 
     def __len__(self) -> int:
-        return self._starts[-1] - len(self._dropped)
+        starts, dropped = self._numbering
+        return starts[-1] - len(dropped)
 
     def __iter__(self) -> Iterator[Sample]:
         for table in self._tables:
-            for number, row in enumerate(_met(self, table)):
-                sample = self._sample(table, row, number)
-                if sample is not None:
-                    yield sample
+            yield from (sample for sample in self._samples(table) if sample is not None)
+
+    def _samples(self, table: Table) -> Iterator[Sample | None]:
+        """A table's samples in order, `None` for each that is left out."""
+        self._greet(table)
+        for number, row in enumerate(table.rows()):
+            yield self._sample(table, row, number)
 
     def get(self, index: int) -> Sample:
         """One sample: one read at a known offset."""
@@ -97,10 +101,11 @@ class RowSource(Source):
     def _find(self, index: int) -> tuple[Table, int]:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        if len(self._dropped):
-            index += int(np.searchsorted(self._dropped, index, side="right"))
-        at = bisect_right(self._starts, index) - 1
-        return self._tables[at], index - self._starts[at]
+        starts, dropped = self._numbering
+        if len(dropped):
+            index += int(np.searchsorted(dropped, index, side="right"))
+        at = bisect_right(starts, index) - 1
+        return self._tables[at], index - starts[at]
 
     def _sample(self, table: Table, row: Row, number: int) -> Sample | None:
         row = self._rules.apply(row)
@@ -112,10 +117,10 @@ class RowSource(Source):
 
     def _greet(self, table: Table) -> None:
         """Meet what is wrong with a file as a whole, once."""
-        if table.name not in self._greeted:
+        if table not in self._greeted:
             for note in table.notes():
                 self._meet(table, note, 0, whole=True)
-            self._greeted.add(table.name)
+            self._greeted.add(table)
 
     def _meet(self, table: Table, fault: Fault, number: int, *, whole: bool) -> str:
         place = _place(table, fault.line, number)
@@ -128,11 +133,6 @@ class RowSource(Source):
             self._noted.add(key)
             self.record.note(fault.code, fault.message, where=place, action=action)
         return action
-
-
-def _met(source: RowSource, table: Table) -> Iterator[Row]:
-    source._greet(table)
-    return table.rows()
 
 
 def _place(table: Table, line: int | None, number: int) -> Place:

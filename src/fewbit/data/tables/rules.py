@@ -6,15 +6,14 @@ The same for reading, checking and mending; each of them decides on its own abou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fewbit.data.tables import chat
 from fewbit.data.tables.coercion import coerced
-from fewbit.data.tables.field import field as at
-from fewbit.data.tables.labels import UNLABELED, BadLabel, Labels
+from fewbit.data.tables.labels import UNLABELED, BadLabel, Labels, number_label
+from fewbit.data.tables.projection import field as at
 from fewbit.data.tables.table import Fault, Row
 
 
@@ -27,8 +26,7 @@ class Rules:
         known: columns the first rows have; a row without one of them gets null there.
         chat: the column of messages, when the layout is a chat.
         label: the label column, for tasks that have one.
-        labels: how its values become class numbers; `None` leaves them.
-        number: whether the label is a number to predict.
+        labels: how its values become class numbers; without, they are numbers to predict.
         casts: the columns to cast, by name.
     """
 
@@ -37,54 +35,32 @@ class Rules:
     chat: str | None = None
     label: str | None = None
     labels: Labels | None = None
-    number: bool = False
     casts: Mapping[str, type] = field(default_factory=dict)
 
     def apply(self, row: Row) -> Row:
         """The row as a sample has it, with the faults found on the way."""
         if row.values is None:
             return row
-        values = row.values
+        values = coerced(row.values, self.casts) if self.casts else row.values
         if self.chosen is not None:
             values = {name: at(values, path) for name, path in self.chosen.items()}
         elif tuple(values) != self.known:
             for name in self.known:
                 values.setdefault(name, None)
-        if not self._more:
+        if self.chat is None and self.label is None:
             return Row(values, row.line, row.faults)
-        return self._rest(values, row)
-
-    @property
-    def _more(self) -> bool:
-        return bool(self.casts) or self.chat is not None or self.label is not None
-
-    def _rest(self, values: dict[str, Any], row: Row) -> Row:
         faults = list(row.faults)
-        if self.casts:
-            values = coerced(values, self.casts)
         if self.chat is not None:
             messages, found = chat.normalised(values.pop(self.chat, None))
             values["messages"] = messages
             faults += [Fault(code, message, row.line, field=self.chat) for code, message in found]
-        if self.label is not None and (self.labels is not None or self.number):
-            values[self.label] = self._label(values.get(self.label), row, faults)
+        if self.label is not None:
+            values[self.label] = self._label(at(values, self.label), row, faults)
         return Row(values, row.line, tuple(faults))
 
     def _label(self, value: Any, row: Row, faults: list[Fault]) -> Any:
         try:
-            return self.labels.encode(value) if self.labels is not None else _number(value)
+            return self.labels.encode(value) if self.labels is not None else number_label(value)
         except BadLabel as error:
             faults.append(Fault(error.code, str(error), row.line, field=self.label))
             return UNLABELED
-
-
-def _number(value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise BadLabel("bad-label", f"{str(value)[:40]!r} is not a number") from None
-    if math.isinf(number):
-        raise BadLabel("bad-label", f"{value!r} is not a finite number")
-    return None if math.isnan(number) else number

@@ -7,9 +7,16 @@ most datasets have a handful of those; the columns are worked out from the entri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+
+from fewbit.data.sample import Place
+from fewbit.data.tables.csv_kinds import KINDS
+from fewbit.data.tables.table import Row, Survey, Table
+from fewbit.data.tables.text_column import TextColumn
 
 _NAMES = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
 _NUMBERS = frozenset({"int", "float"})
@@ -19,8 +26,14 @@ _ENTRIES = 4096
 COLUMNS = 1024
 """How many columns are told apart; a file with more uses its keys as data."""
 
-Spot = tuple[str, int | None]
-"""A file name and a line."""
+Spot = tuple[str, int | None, int | None]
+"""A file name and a line, or the number of the row in a file without lines."""
+
+
+def place_of(spot: Spot, field: str | None = None) -> Place:
+    """A spot for a finding."""
+    file, line, index = spot
+    return Place(file or None, line, index=index, field=field)
 
 
 @dataclass
@@ -42,7 +55,7 @@ class Schema:
 
     >>> schema = Schema()
     >>> for line, label in enumerate([0, 1, "one"], 1):
-    ...     schema.add({"label": label}, ("a.jsonl", line))
+    ...     schema.add({"label": label}, ("a.jsonl", line, None))
     >>> schema.text("label")
     'int 2, str 1 at line 3'
     """
@@ -66,8 +79,24 @@ class Schema:
         if len(entry.spots) < _PLACES:
             entry.spots.append(spot)
 
-    def add_column(self, name: str, kind: str, count: int, spots: Iterable[Spot]) -> None:
-        """Take in `count` values of one column that are all of one kind; the caller counts the rows."""
+    def add_columns(
+        self, file: str, names: Sequence[str], columns: Sequence[Sequence[Any]], lines: Sequence[int]
+    ) -> None:
+        """Take in rows that come by column; a text column brings the kinds of its values with it."""
+        self.rows += len(lines)
+        for name, column in zip(names, columns):
+            if isinstance(column, TextColumn):
+                kinds, words = column.kinds, list(KINDS)
+            else:
+                types = list(map(type, column))
+                known = list(dict.fromkeys(types))
+                kinds, words = np.array([known.index(kind) for kind in types], np.uint8), list(map(_name, known))
+            for kind, count in enumerate(np.bincount(kinds, minlength=len(words)).tolist()):
+                if count:
+                    at = np.flatnonzero(kinds == kind)[:_PLACES].tolist()
+                    self._add(name, words[kind], count, [(file, int(lines[row]), None) for row in at])
+
+    def _add(self, name: str, kind: str, count: int, spots: Iterable[Spot]) -> None:
         types = self._columns.get(name)
         if types is None:
             if len(self._columns) >= COLUMNS:
@@ -90,11 +119,11 @@ class Schema:
         for key, shape in zip(keys, shapes):
             name = prefix + key
             if isinstance(shape, tuple):
-                self.add_column(name, "object", tally.count, tally.spots)
+                self._add(name, "object", tally.count, tally.spots)
                 inner_keys, inner_shapes = shape
                 self._expand(name + ".", inner_keys, inner_shapes, tally)
             else:
-                self.add_column(name, _name(shape), tally.count, tally.spots)
+                self._add(name, _name(shape), tally.count, tally.spots)
 
     def missing(self, name: str) -> int:
         """In how many rows a column is absent."""
@@ -105,11 +134,19 @@ class Schema:
             rows = self._columns[parent].get("object", Tally()).count
         return max(0, rows - there)
 
+    def _by_count(self, name: str) -> list[tuple[str, Tally]]:
+        return sorted(self.columns()[name].items(), key=lambda item: (-item[1].count, item[0]))
+
+    def rarest(self, name: str) -> Spot:
+        """Where the type a column holds least often was seen first."""
+        return self._by_count(name)[-1][1].spots[0]
+
     def text(self, name: str) -> str:
         """A column in words: its types by how common they are, the rare ones with their places."""
-        types = sorted(self.columns()[name].items(), key=lambda item: (-item[1].count, item[0]))
+        types = self._by_count(name)
+        one_file = len({spot[0] for _, tally in types for spot in tally.spots}) == 1
         parts = [f"{types[0][0]} {types[0][1].count:,}"]
-        parts += [f"{kind} {tally.count:,}{_where(tally)}" for kind, tally in types[1:]]
+        parts += [f"{kind} {tally.count:,}{_where(tally, one_file)}" for kind, tally in types[1:]]
         absent = self.missing(name)
         return ", ".join([*parts, f"missing {absent:,}"] if absent else parts)
 
@@ -151,10 +188,38 @@ def _name(shape: Any) -> str:
     return _NAMES.get(shape) or str(getattr(shape, "__name__", shape))
 
 
-def _where(tally: Tally) -> str:
-    lines = [line for _, line in tally.spots if line is not None]
-    if not lines:
-        return ""
-    shown = ", ".join(f"{line:,}" for line in lines)
-    more = " …" if tally.count > len(lines) else ""
-    return f" at line{'s' if len(lines) > 1 or more else ''} {shown}{more}"
+def _where(tally: Tally, one_file: bool) -> str:
+    more = " …" if tally.count > len(tally.spots) else ""
+    if not one_file:
+        return f" at {', '.join(map(str, map(place_of, tally.spots)))}{more}"
+    lines = [f"{line:,}" for _, line, _ in tally.spots if line is not None]
+    return f" at line{'s' if len(lines) > 1 or more else ''} {', '.join(lines)}{more}" if lines else ""
+
+
+class _SchemaSurvey(Survey):
+    def __init__(self) -> None:
+        self.schema = Schema()
+        self.file = ""
+
+    def rows(self, rows: Sequence[Row], digests: Sequence[int] | None = None) -> None:
+        for row in rows:
+            if row.values is not None and not row.faults:
+                self.schema.add(row.values, (self.file, row.line, None))
+
+    def columns(
+        self,
+        names: Sequence[str],
+        columns: Sequence[Sequence[Any]],
+        lines: Sequence[int],
+        digests: Sequence[int],
+    ) -> None:
+        self.schema.add_columns(self.file, names, columns, lines)
+
+
+def schema_of(tables: Iterable[Table]) -> Schema:
+    """The schema of some tables: one pass over each."""
+    survey = _SchemaSurvey()
+    for table in tables:
+        survey.file = table.name
+        table.scan(survey)
+    return survey.schema

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fewbit.data import walk
 from fewbit.data.tables import compression
 from fewbit.data.tables.splits import SPLITS, canonical, split_of
-from fewbit.data.tables.table import Table
 from fewbit.errors import DataError, UsageError, nearest
 
 KINDS = {
@@ -141,24 +140,3 @@ def choose(source: Path, shards: Sequence[Shard], split: str | None) -> list[Sha
     if canonical(split) not in groups:
         raise UsageError(f"there is no split {split!r}", where=source, expected=nearest(canonical(split), groups))
     return groups[canonical(split)]
-
-
-def open_table(
-    shard: Shard,
-    *,
-    encoding: str | None = None,
-    delimiter: str | None = None,
-    types: Mapping[str, object] | None = None,
-) -> Table:
-    """The table of a shard; options that its kind does not have are passed over, as a folder may mix kinds."""
-    if shard.kind == "json":
-        from fewbit.data.tables.json_table import JsonTable
-
-        return JsonTable(shard.path, shard.name, encoding=encoding)
-    if shard.kind == "csv":
-        from fewbit.data.tables.csv_table import CsvTable
-
-        return CsvTable(shard.path, shard.name, encoding=encoding, delimiter=delimiter, types=types)
-    from fewbit.data.tables.parquet import ParquetTable
-
-    return ParquetTable(shard.path, shard.name)

@@ -34,11 +34,11 @@ def split_of(name: str) -> tuple[str | None, bool]:
 
     The file's own name decides, then the nearest folder that names a split.
 
-    >>> split_of("train/part-0.jsonl"), split_of("data/a.jsonl"), split_of("train_vs_test.csv")
-    (('train', True), (None, True), (None, False))
+    >>> split_of("train/part-0.jsonl"), split_of("wiki.test.csv"), split_of("train_vs_test.csv")
+    (('train', True), ('test', True), (None, False))
     """
     *folders, file = name.split("/")
-    for part in (file.split(".")[0], *reversed(folders)):
+    for part in (file, *reversed(folders)):
         found = splits_in(part)
         if found:
             return (found[0], True) if len(found) == 1 else (None, False)

@@ -9,9 +9,7 @@ equals `[table.row(i) for i in range(table.count())]`, faulty rows included.
     CsvTable       csv_table.py    .csv, .tsv
     ParquetTable   parquet.py      .parquet
 
-Machinery a table of text stands on: `plain.chunks` (UTF-8 bytes of a file, however packed and encoded),
-`plain.plain_file` (a seekable UTF-8 file of the same content) and `index.stored` (row offsets, kept in the
-user's cache).
+What tables of text have in common is in `text_table.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,14 @@ class Fault:
     fix: str | None = None
 
 
+class Broken(Exception):
+    """A stream of bytes cannot go on. Caught by the table that reads it, never seen by a user."""
+
+    def __init__(self, code: str, message: str, *, offset: int | None = None, fix: str | None = None):
+        super().__init__(message)
+        self.fault = Fault(code, message, offset=offset, fix=fix)
+
+
 class Row(NamedTuple):
     """One row as found: its values, or what is wrong with it, or both.
 
@@ -59,26 +65,33 @@ class Row(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
-class Survey(Protocol):
-    """Who listens to a full pass over a table (see `survey.py`)."""
+def broken_row(fault: Fault) -> Row:
+    """The row that stands for the place where a file breaks off."""
+    return Row(None, fault.line, (fault,))
+
+
+class Survey:
+    """Who listens to a full pass over a table; this one listens to nothing (see `survey.py` for one that does)."""
 
     def fault(self, fault: Fault) -> None:
         """A fault of the file, or of a row that is not handed on."""
 
-    def rows(self, rows: Sequence[Row]) -> None:
-        """Some rows, in order, their faults inside; any number at a time, a few thousand at best."""
+    def rows(self, rows: Sequence[Row], digests: Sequence[int] | None = None) -> None:
+        """Some rows, in order, their faults inside; any number at a time, a few thousand at best.
+
+        `digests[r]`, where the kind hands out columns too, is the row's hash by the same rule as there.
+        """
 
     def columns(
         self,
         names: Sequence[str],
         columns: Sequence[Sequence[Any]],
         lines: Sequence[int],
-        digests: Sequence[int] | None = None,
+        digests: Sequence[int],
     ) -> None:
         """Some faultless rows by column: `columns[c][r]` is `names[c]` of the row that begins at `lines[r]`.
 
-        `digests[r]`, where the kind can give it cheaply, is a 64-bit hash of the whole row, for finding repeated
-        rows (`hash` of the row's bytes will do); without it the values themselves are hashed, slowly.
+        `digests[r]` is a 64-bit hash of the row's values, for finding repeated rows.
 
         A CSV hands out `text_column.TextColumn`s: their `kinds` and `lengths` are arrays that cost nothing, their
         values are decoded only when asked for. A million rows are checked in time only if kinds and lengths are
