@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 
 # One set-up for every target: made when it is not there, made again when the requirements change.
 $(VENV)/.ready: pyproject.toml constraints.txt
-	python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,test]'
-	touch $@
+	@echo "setting up $(VENV): one to three minutes, once"
+	@python3 -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,test]'
+	@touch $@
 
 demo: $(VENV)/.ready
 	$(BIN)/fewbit demo

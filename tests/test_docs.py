@@ -17,16 +17,6 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
 # The set-up commands are what runs these tests; a new clone is tried by hand before an issue is closed.
-MODEL = """
-import torch
-
-class Sum(torch.nn.Module):
-    def forward(self, pixels):
-        return pixels.sum(-1)
-
-def build():
-    return Sum()
-"""
 SET_UP = ("make ", "pip install", "source ")
 
 
@@ -36,10 +26,9 @@ def blocks(language):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A folder as a user has it after `make demo`, with a model file for `fewbit capture`."""
+    """A folder as a user has it after `make demo`."""
     folder = tmp_path_factory.mktemp("demo")
     assert run(["fewbit", "demo"], folder).returncode == 0
-    (folder / "model.py").write_text(MODEL)
     return folder
 
 

@@ -43,6 +43,11 @@ def names(kind: str) -> list[str]:
     return sorted({*_files(kind), *_entry_points(kind)})
 
 
+def is_built_in(kind: str, name: str) -> bool:
+    """Whether a member is one of ours, and not a plug-in's."""
+    return name in _files(kind)
+
+
 def get(kind: str, name: str) -> Any:
     """Import and return one member: the module of a built-in, or what an entry point loads.
 

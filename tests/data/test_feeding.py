@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BatchEncoding, BertConfig, BertModel
 
 import fewbit
-from fewbit.errors import DataError
+from fewbit.errors import DataError, UsageError
 
 
 def onnx_model(path, **inputs):
@@ -161,3 +161,115 @@ def test_the_model_is_looked_at_and_never_run(image_model):
             raise AssertionError("was run")
 
     list(fewbit.Dataset(torch.ones(3, 2)).inputs(Bomb()))
+
+
+def test_labels_in_a_mapping_are_left_out_with_a_note(image_model):
+    item = {"pixels": torch.ones(2, 3, 4, 5), "label": torch.arange(2)}
+    for data, options in (([item], {}), ([{k: v[0] for k, v in item.items()}], {"batched": False})):
+        for model in (image_model, Net()):
+            dataset = fewbit.Dataset(data, **options)
+            for _ in range(2):
+                assert len(list(dataset.inputs(model))) == 1
+            (line,) = dataset.record.lines
+            assert line["what"] == "labels-left-out" and "label: int64" in line["reason"]
+
+
+def test_what_is_changed_or_left_out_is_noted_once(image_model):
+    data = {"pixels": np.ones((3, 3, 4, 5)), "class": np.arange(3)}
+    dataset = fewbit.Dataset(data)
+    list(dataset.inputs(image_model))
+    list(dataset.inputs(image_model))
+    assert sorted(line["what"] for line in dataset.record.lines) == ["dtype-narrowed", "input-extra"]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8, ">f4"])
+def test_items_of_another_dtype_run(image_model, dtype):
+    (feed,) = fewbit.Dataset([np.ones((2, 3, 4, 5), dtype)]).inputs(image_model)
+    assert run(image_model, feed)[0].shape == (2, 3, 4, 5)
+
+
+def test_an_item_with_one_axis_too_many_runs(image_model):
+    (feed,) = fewbit.Dataset([np.ones((1, 2, 3, 4, 5), np.float32)]).inputs(image_model)
+    assert run(image_model, feed)[0].shape == (2, 3, 4, 5)
+
+
+def test_items_are_cast_for_an_exported_program():
+    class Two(torch.nn.Module):
+        def forward(self, x, *, ids):
+            return x.sum() + ids.sum()
+
+    program = torch.export.export(Two(), (torch.ones(2, 3),), {"ids": torch.ones(2, 5, dtype=torch.int64)})
+    item = ((torch.ones(2, 3).double(),), {"ids": torch.ones(2, 5, dtype=torch.int32)})
+    dataset = fewbit.Dataset([item])
+    (feed,) = dataset.inputs(program)
+    assert call(program.module(), feed) == 16
+    assert [line["what"] for line in dataset.record.lines] == ["dtype-narrowed"]
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_value_that_does_not_fit_is_placed(tmp_path, batched):
+    model = onnx_model(tmp_path / "m.onnx", ids=("int64", ["n"]))
+    data = [np.array([1], np.uint64), np.array([1 << 63], np.uint64)]
+    with pytest.raises(DataError, match="9223372036854775808 at") as caught:
+        list(fewbit.Dataset(data if batched else [row[0] for row in data], batched=batched).inputs(model))
+    assert "sample 1" in caught.value.where
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_tensors_without_an_array_form_are_data_errors(image_model, batched):
+    for tensor in (torch.ones(3, 4, 5, device="meta"), [[1.0, 2.0], [3.0]]):
+        item = tensor[None] if batched and isinstance(tensor, torch.Tensor) else tensor
+        with pytest.raises(DataError) as caught:
+            list(fewbit.Dataset([item], batched=batched).inputs(image_model))
+        assert "sample 0" in caught.value.where
+
+
+def test_a_list_of_numbers_is_one_sample_and_no_pair(tmp_path):
+    model = onnx_model(tmp_path / "m.onnx", x=("float32", ["n", 2]))
+    (feed,) = fewbit.Dataset([[1.0, 2.0], [3.0, 4.0]], batched=False).inputs(model, batch_size=2)
+    assert feed["x"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_labels_never_become_an_attention_mask():
+    class Optional(torch.nn.Module):
+        def forward(self, input_ids=None, attention_mask=None, **kwargs):
+            return input_ids
+
+    pairs = TensorDataset(torch.ones(4, 5, dtype=torch.long), torch.arange(4))
+    for data in (pairs, DataLoader(pairs, batch_size=2)):
+        for args, kwargs in fewbit.Dataset(data).inputs(Optional()):
+            assert len(args) + len(kwargs) == 1
+
+
+def test_none_for_an_optional_input_is_left_away():
+    sample = {"pixels": np.ones((3, 4, 5), np.float32), "mask": None}
+    ((args, kwargs),) = fewbit.Dataset([sample], batched=False).inputs(Net())
+    assert not args and list(kwargs) == ["pixels"]
+
+
+def test_samples_with_other_inputs_make_no_batch():
+    one, two = {"pixels": np.ones(3)}, {"pixels": np.ones(3), "mask": np.ones(3)}
+    for data in ([one, two], [two, one]):
+        with pytest.raises(DataError, match="samples differ") as caught:
+            list(fewbit.Dataset(data, batched=False).inputs(Net(), batch_size=2))
+        assert "sample 1" in caught.value.where
+        assert len(list(fewbit.Dataset(data, batched=False).inputs(Net()))) == 2
+
+
+def test_a_model_of_fixed_batch_gets_that_batch(tmp_path):
+    model = onnx_model(tmp_path / "m.onnx", x=("float32", [2, 3]))
+    dataset = fewbit.Dataset({"x": np.ones((5, 3), np.float32)})
+    with pytest.raises(UsageError, match="batches of 2") as caught:
+        dataset.inputs(model)
+    assert "batch_size=2" in caught.value.try_
+    assert [run(model, feed)[0].shape for feed in dataset.inputs(model, batch_size=2)] == [(2, 3)] * 2
+    assert [line["what"] for line in dataset.record.lines] == ["batch-incomplete"]
+    with pytest.raises(UsageError):
+        dataset.inputs(model, batch_size=0)
+
+
+def test_an_input_without_axes_gets_none(tmp_path):
+    model = onnx_model(tmp_path / "m.onnx", x=("float32", ["n", 2]), scale=("float32", []))
+    sample = {"x": np.ones(2, np.float32), "scale": np.float32(3)}
+    (feed,) = fewbit.Dataset([sample], batched=False).inputs(model)
+    assert run(model, feed)[1].shape == ()

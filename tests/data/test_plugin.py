@@ -52,7 +52,7 @@ def test_a_function_that_fails_is_a_finding(mine, function, code):
 def test_a_failing_reader_names_the_sample(mine):
     with pytest.raises(DataError, match="broken raised RuntimeError: bad tile") as caught:
         list(fewbit.open_dataset(**mine("broken")))
-    assert caught.value.where == "sample 1"
+    assert caught.value.where.startswith("sample 1, ") and caught.value.where.endswith("mine.py:8")
 
 
 def test_an_entry_point_adds_a_format(mine, monkeypatch):
@@ -65,6 +65,16 @@ def test_an_entry_point_adds_a_format(mine, monkeypatch):
     point = EntryPoint("tiles", "their_package:tiles", "fewbit.formats")
     monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "fewbit.formats" else [])
     assert len(list(fewbit.open_dataset(mine("tiles")["path"], format="tiles"))) == 3
+
+
+def test_a_plugin_that_cannot_be_loaded_stops_only_those_who_name_it(tmp_path, monkeypatch):
+    point = EntryPoint("tiles", "no_such_package:tiles", "fewbit.formats")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "fewbit.formats" else [])
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    with pytest.warns(UserWarning, match="'tiles' cannot be loaded"):
+        assert len(fewbit.open_dataset(tmp_path / "a.jsonl")) == 1
+    with pytest.raises(ModuleNotFoundError):
+        fewbit.open_dataset(tmp_path / "a.jsonl", format="tiles")
 
 
 def test_something_else_is_not_a_format(mine):

@@ -78,5 +78,7 @@ def _usage_fault(error: Exception, *, as_json: bool) -> int:
     if format_message is None or not hasattr(error, "exit_code"):
         raise error
     message = format_message() or "a command is missing"
-    _output.show_error(UsageError(message, try_="`fewbit --help`"), as_json=as_json)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "fewbit"
+    _output.show_error(UsageError(message, try_=f"`{command} --help`"), as_json=as_json)
     return 2

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import orjson
@@ -13,12 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from fewbit.data.findings import DataReport, Progress, Severity
+from fewbit.data import report_text
+from fewbit.data.findings import DataReport, Progress
 from fewbit.errors import FewbitError, UsageError
 
 T = TypeVar("T")
-
-_STYLE = {Severity.ERROR: "bold red", Severity.WARN: "yellow", Severity.INFO: "cyan"}
 
 
 def stdout() -> Console:
@@ -46,52 +45,11 @@ def show_error(error: FewbitError, *, as_json: bool) -> None:
     stderr().print(Text.assemble(("error: ", "bold red"), head, f"\n{rest}" if rest else ""))
 
 
-def show_report(report: DataReport, *, places: int = 5) -> None:
-    """What was understood, a few samples, then the findings by code."""
+def show_report(report: DataReport, *, places: int) -> None:
+    """A report as people read it."""
     out = stdout()
-    out.print(Text.assemble((report.path, "bold"), "  ", (report.format, "bold cyan"), f"  ({report.why})"))
-    facts = {name.replace("_", " "): value for name, value in report.understood.items() if value is not None}
-    width = max(map(len, ["sample", *facts]))
-    for name, value in facts.items():
-        out.print(Text(f"  {name:<{width}}  {_words(value)}"))
-    for sample in report.samples:
-        out.print(Text.assemble(f"  {'sample':<{width}}  ", (sample["place"], "dim"), "  ", sample["sample"]))
-    for code, known, findings in report.grouped():
-        style = _STYLE[known.severity]
-        out.print(
-            Text.assemble("\n", (f"{known.severity}", style), f" {code} ×{report.counts[code]:,}: {known.meaning}")
-        )
-        for finding in findings[:places]:
-            out.print(Text.assemble("    ", (str(finding.place), "bold"), f": {finding.message}"))
-        if report.counts[code] > places:
-            out.print(Text(f"    … and {report.counts[code] - places:,} more (all of them: --places 0, or --json)"))
-        out.print(Text.assemble(("    try: ", "dim"), findings[0].fix))
-    out.print(Text.assemble("\n", verdict(report)))
-
-
-def verdict(report: DataReport) -> Text:
-    """One line: fit or not, and how many findings of each severity."""
-    totals = dict.fromkeys(Severity, 0)
-    for code, count in report.counts.items():
-        totals[report.codes[code].severity] += count
-    words = ", ".join(_count(severity, count) for severity, count in totals.items() if count) or "no findings"
-    if not report.complete:
-        return Text(f"stopped before the end; so far: {words}", style="bold yellow")
-    return Text(f"{'fine' if report.ok else 'not fit'}: {words}", style="bold green" if report.ok else "bold red")
-
-
-def _count(severity: Severity, count: int) -> str:
-    noun = {Severity.ERROR: "error", Severity.WARN: "warning", Severity.INFO: "remark"}[severity]
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(str(name) if item is None else f"{name}: {_words(item)}" for name, item in value.items())
-    if isinstance(value, list | tuple):
-        shown = ", ".join(map(_words, value[:12]))
-        return shown + (f", … ({len(value):,} in all)" if len(value) > 12 else "")
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    for line in report_text.lines(report, places):
+        out.print(Text.assemble(*line))
 
 
 class TerminalProgress(Progress):
@@ -130,18 +88,29 @@ class TerminalProgress(Progress):
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` pairs from the command line as options; values that are JSON are read as JSON.
+    """`key=value` pairs from the command line as options; JSON is read as JSON, lists and mappings as YAML writes them.
 
-    >>> parse_options(["delimiter=;", "workers=2"])
-    {'delimiter': ';', 'workers': 2}
+    >>> parse_options(["delimiter=;", "workers=2", "rename={'a': 'b'}"])
+    {'delimiter': ';', 'workers': 2, 'rename': {'a': 'b'}}
     """
     options: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise UsageError(f"--option {pair!r} has no '='", expected="--option name=value")
-        try:
-            options[name] = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            options[name] = text
+            raise UsageError(f"--option {pair!r} has no '='", where="--option", expected="--option name=value")
+        options[name] = _value(text)
     return options
+
+
+def _value(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        if not text.startswith(("{", "[")):
+            return text
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--option value {text!r} cannot be read", where="--option", expected="JSON") from error

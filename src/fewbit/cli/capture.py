@@ -30,9 +30,9 @@ def command(
 
     Examples:
 
-        fewbit capture model.py:build --data fewbit-demo/npz -o fewbit-demo/captured
+        fewbit capture fewbit-demo/model.py:build --data fewbit-demo/npz -o fewbit-demo/captured
 
-        fewbit capture model.py:build --data fewbit-demo/npz -o fewbit-demo/some --names pixels --max-samples 8
+        fewbit capture fewbit-demo/model.py:build --data fewbit-demo/npz -o fewbit-demo/some --max-samples 8 --json
     """
     from fewbit.data.capture import capture_dataset
     from fewbit.data.dataset import Dataset

@@ -16,11 +16,11 @@ def command(
     format: Annotated[
         str | None, typer.Option(help="Take this format instead of detecting one, or file.py:fn.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="What the data is for, such as segmentation.")] = None,
+    task: Annotated[str | None, typer.Option(help="What the data is for: text-classification, segmentation …")] = None,
     model: Annotated[str | None, typer.Option(help="A model file; samples are compared with its inputs.")] = None,
     fix: Annotated[Path | None, typer.Option(help="Write a repaired copy into this new folder.")] = None,
     quick: Annotated[bool, typer.Option(help="Names, sizes and headers only; decode nothing.")] = False,
-    places: Annotated[int, typer.Option(help="How many places to print a finding; 0 for all.")] = 5,
+    places: Annotated[int, typer.Option(min=0, help="How many places to print a finding; 0 for all.")] = 5,
     option: Annotated[list[str] | None, typer.Option(help="An option of the format, as name=value.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> int:
@@ -39,9 +39,11 @@ def command(
         fewbit check fewbit-demo/image_folder --fix fewbit-demo/copy
     """
     from fewbit.data.check import DataCheck
-    from fewbit.data.fixing import fix_dataset
+    from fewbit.data.fixing import check_target, fix_dataset
 
     options = _output.parse_options(option or [])
+    if fix is not None:
+        check_target(Path(path), fix)  # a wrong place is told now, not after an hour of checking
     limit = None if json or not places else 10_000
     with _output.TerminalProgress() as progress:
         check = DataCheck(

@@ -30,6 +30,7 @@ def command(
     """
     _prepare(folder)
     model = _optional(lambda: _digits.model(folder / "model.onnx"))
+    (folder / "model.py").write_text(_digits.TORCH_MODEL)
     results = []
     for name, make in _digits.MAKERS.items():
         result = _one_format(name, make, folder / name, model)
@@ -42,7 +43,7 @@ def command(
     else:
         out = _output.stdout()
         out.print("\nAnd a damaged copy of the first one, as [bold]fewbit check[/bold] sees it:\n")
-        _output.show_report(damaged)
+        _output.show_report(damaged, places=5)
         out.print(f"\nAll of it lies in {folder}/. Try: fewbit check {folder}/damaged --fix {folder}/repaired")
     broken = [result for result in results if result.get("ok") is False]
     return 1 if broken or damaged.ok else 0

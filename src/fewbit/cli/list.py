@@ -16,6 +16,7 @@ def command(
     kind: Annotated[
         str | None, typer.Argument(help="A kind of member, or `findings`; all kinds when left out.")
     ] = None,
+    format: Annotated[str | None, typer.Option(help="Only the findings of this format.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> int:
     """List formats and other members, or every finding that `check` can report.
@@ -26,10 +27,10 @@ def command(
 
         fewbit list formats --json
 
-        fewbit list findings
+        fewbit list findings --format npz
     """
     if kind == "findings":
-        rows = findings()
+        rows = [row for row in findings() if format in (None, row["format"])]
         columns: tuple[str, ...] = ("format", "code", "severity", "meaning", "fix")
     else:
         wanted = [kind] if kind else list(registry.kinds())
@@ -38,7 +39,9 @@ def command(
     if json:
         _output.print_json(rows)
         return 0
-    table = Table(*columns, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("format", "code", "severity", "kind", "name"))
     for row in rows:
         table.add_row(*(str(row[column]) for column in columns))
     _output.stdout().print(table)

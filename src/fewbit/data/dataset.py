@@ -186,7 +186,7 @@ def open_dataset(
     format: str | None = None,
     task: str | None = None,
     split: str | None = None,
-    policy: Mapping[str, str] | None = None,
+    policy: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> Dataset:
     """Open a file or folder of any known format, lazily.
@@ -196,7 +196,8 @@ def open_dataset(
         format: a member of `formats` (see `fewbit list formats`) or `"file.py:function"`; detected when left out.
         task: what the data is for, where a format serves several, such as `"segmentation"`.
         split: one split by name; all of them, one after the other, when left out.
-        policy: what to do about a fault, by its code: `{"image-truncated": "drop"}`. See `fewbit list findings`.
+        policy: what to do about a fault, by its code: `{"image-truncated": "drop"}`; or `"drop"` for every fault that
+            can be dropped. See `fewbit list findings`.
         options: the format's own options, such as `delimiter` for rows or `workers` for pictures.
 
     Raises:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fewbit.data.walk import ignored
 from fewbit.errors import DataError, UsageError
 
 _AMBIGUOUS = 0.1
+_MODELS = frozenset({".onnx", ".xml", ".pt", ".pt2", ".pth", ".safetensors", ".gguf", ".tflite", ".bin"})
 
 
 def find_format(source: Any, chosen: str | None = None) -> tuple[str, Any, str]:
@@ -34,23 +36,24 @@ def find_format(source: Any, chosen: str | None = None) -> tuple[str, Any, str]:
             f"there is no file or folder {str(source)!r}",
             where=Path.cwd(),
             expected=_neighbours(source),
-            try_="check the spelling and the current folder",
+            try_="check the spelling and the current folder; a dataset on the hub is format='huggingface'",
         )
     if chosen is not None:
         return chosen, as_format(registry.get("formats", chosen)), "as you asked"
     matches: list[tuple[Match, str, Any]] = []
     for name in registry.names("formats"):
-        member = as_format(registry.get("formats", name))
-        match = member.detect(source)
+        member = _load(name)
+        match = None if member is None else member.detect(source)
         if match is not None:
             matches.append((match, name, member))
+    on_disk = isinstance(source, Path)
     if not matches:
         raise DataError(
             f"no known format fits {_seen(source)}",
             code="format-unknown",
             where=source if isinstance(source, Path) else type(source).__name__,
-            expected=f"one of: {', '.join(registry.names('formats'))}",
-            try_="`fewbit list formats` shows their layouts; format='file.py:function' reads anything else",
+            expected=f"one of: {', '.join(n for n in registry.names('formats') if n != 'objects' or not on_disk)}",
+            try_=_advice(source),
         )
     matches.sort(key=lambda found: -found[0].confidence)
     best = matches[0]
@@ -66,9 +69,26 @@ def find_format(source: Any, chosen: str | None = None) -> tuple[str, Any, str]:
     return best[1], best[2], best[0].reason
 
 
+def _advice(source: Any) -> str:
+    if isinstance(source, Path) and source.suffix.lower() in _MODELS:
+        return "this is a model: `fewbit check DATA --model MODEL`, or check_dataset(data, model=…)"
+    return "docs/formats.md shows the layouts; a function of your own reads anything else (format: file.py:function)"
+
+
+def _load(name: str) -> Any:
+    """A member, or `None` for a plug-in that cannot be loaded: someone else's fault must not stop everyone."""
+    try:
+        return as_format(registry.get("formats", name))
+    except Exception as error:
+        if registry.is_built_in("formats", name):
+            raise
+        warnings.warn(f"the format plug-in {name!r} cannot be loaded and is passed over: {error!r}", stacklevel=4)
+        return None
+
+
 def _may_be_a_hub_name(path: Path) -> bool:
-    """Whether a path that is not there could be a dataset's name on a hub: `owner/name`, no suffix."""
-    return len(path.parts) == 2 and not path.is_absolute() and not path.suffix and path.parts[0] not in (".", "..", "~")
+    """Whether a path that is not there could be a dataset's name on a hub: `owner/name`, and no folder `owner` here."""
+    return len(path.parts) == 2 and not path.is_absolute() and not path.suffix and not Path(path.parts[0]).exists()
 
 
 def _neighbours(path: Path) -> str:

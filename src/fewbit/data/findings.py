@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import orjson
 
+from fewbit.data import report_text
 from fewbit.data.sample import Place
 from fewbit.errors import DataError, UsageError, nearest
 
@@ -86,11 +87,13 @@ class Policy:
 
     Args:
         codes: what the format can find.
-        chosen: the user's choices, by code; checked all at once.
+        chosen: the user's choices, by code, checked all at once; or one policy for every code that can honour it.
     """
 
-    def __init__(self, codes: Mapping[str, Code], chosen: Mapping[str, str] | None = None):
+    def __init__(self, codes: Mapping[str, Code], chosen: Mapping[str, str] | str | None = None):
         faults = []
+        if isinstance(chosen, str):
+            chosen = {name: chosen for name, code in codes.items() if chosen in code.policies} or {"*": chosen}
         for name, policy in (chosen or {}).items():
             if name not in codes:
                 faults.append(f"unknown code {name!r}: {nearest(name, codes)}")
@@ -113,7 +116,11 @@ class Policy:
         """What to do about a fault just met: raise here, or return `drop`, `repair` or `keep`."""
         policy = self[code]
         if policy == "raise":
-            raise self.finding(code, message, place, fix).to_error()
+            finding = self.finding(code, message, place, fix)
+            others = [other for other in self._codes[code].policies if other != "raise"]
+            if others:
+                finding = replace(finding, fix=f"{finding.fix}; or go on with policy={{{code!r}: {others[0]!r}}}")
+            raise finding.to_error()
         return policy
 
 
@@ -171,7 +178,7 @@ class DataReport:
     @property
     def ok(self) -> bool:
         """No error was found, and the check ran to its end."""
-        return self.complete and not self.errors
+        return self.complete and not any(self.codes[code].severity is Severity.ERROR for code in self.counts)
 
     @property
     def errors(self) -> list[Finding]:
@@ -191,6 +198,9 @@ class DataReport:
             by_code[finding.code].append(finding)
         groups = [(code, self.codes[code], found) for code, found in by_code.items()]
         return sorted(groups, key=lambda group: (order.index(group[1].severity), group[0]))
+
+    def __str__(self) -> str:
+        return "\n".join("".join(text for text, _ in line) for line in report_text.lines(self, places=5))
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values."""

@@ -39,12 +39,7 @@ def fix_dataset(
         can = [n for n in registry.names("formats") if hasattr(registry.get("formats", n), "fix")]
         raise UsageError(f"the format {name!r} cannot write a repaired copy", expected=f"one of: {', '.join(can)}")
     check_options(member.fix, options, name)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target} is there already and not empty", where="--fix", expected="a new or empty folder")
-    root = source.resolve() if source.is_dir() else source.resolve().parent
-    if target == root or (source.is_dir() and root in target.parents):
-        raise UsageError(f"{target} lies inside the dataset", where="--fix", expected="a folder outside of it")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    check_target(source, target)
     workshop = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
         signature = None if model is None else read_signature(model)
@@ -55,3 +50,23 @@ def fix_dataset(
         shutil.rmtree(workshop, ignore_errors=True)
         raise
     return changes
+
+
+def check_target(source: Path, out: Path) -> None:
+    """Refuse a place where a repaired copy cannot be written, before anything is read.
+
+    Raises:
+        UsageError: the folder is not empty, lies inside the dataset, or cannot be written to.
+    """
+    target = out.expanduser().resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is there already and not empty", where="--fix", expected="a new or empty folder")
+    if source.is_dir() and (target == source.resolve() or source.resolve() in target.parents):
+        raise UsageError(f"{target} lies inside the dataset", where="--fix", expected="a folder outside of it")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise UsageError(
+            f"nothing can be written beside {target}: {error.strerror}", where="--fix", expected="a writable folder"
+        ) from error

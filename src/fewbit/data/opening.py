@@ -23,6 +23,8 @@ def as_path(data_source: Any) -> Any:
     if isinstance(inner, Source):
         return inner
     if isinstance(data_source, str | os.PathLike):
+        if not os.fspath(data_source):
+            raise UsageError("the path is empty", expected="a file or folder", try_="is a variable not set?")
         return Path(data_source).expanduser()
     return data_source
 
@@ -33,7 +35,7 @@ def open_source(
     format: str | None = None,
     task: str | None = None,
     split: str | None = None,
-    policy: Mapping[str, str] | None = None,
+    policy: Mapping[str, str] | str | None = None,
     **options: Any,
 ) -> Source:
     """Open whatever the user has. See `open_dataset` for the arguments."""

@@ -11,6 +11,7 @@ format (see `formats/_base.py`) in the entry-point group `fewbit.formats`.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -74,7 +75,8 @@ class FunctionFormat:
                 if quick and count == 10:
                     break
         except DataError as error:
-            report.add(error.code if error.code in self.CODES else "reader-failed", error.what, Place(index=count))
+            code = error.code if error.code in self.CODES else "reader-failed"
+            report.add(code, f"{error.what} ({error.where})", Place(index=count))
         if count == 0 and not report.counts:
             report.add("no-samples", f"{self._function.__name__} yielded nothing for {source}")
         report.understood["samples"] = count
@@ -100,7 +102,10 @@ class FunctionSource(Source):
                 raise
             except Exception as error:
                 raise DataError(
-                    f"{name} raised {type(error).__name__}: {error}", code="reader-failed", where=f"sample {index}"
+                    f"{name} raised {type(error).__name__}: {error}",
+                    code="reader-failed",
+                    where=f"sample {index}, {_line_of(error)}",
+                    try_=FunctionFormat.CODES["reader-failed"].fix,
                 ) from error
             if not isinstance(element, Mapping):
                 raise DataError(
@@ -111,3 +116,9 @@ class FunctionSource(Source):
                 )
             yield Sample(element, place=getattr(element, "place", Place(str(self._path), index=index)))
             index += 1
+
+
+def _line_of(error: BaseException) -> str:
+    """File and line where the user's code raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"

@@ -33,7 +33,7 @@ class Source:
         return type(self).get is not Source.get
 
     def __len__(self) -> int:
-        raise TypeError(f"{type(self).__name__} does not know its length before it has been read once")
+        raise TypeError("the length is not known before the data has been read once; `sum(1 for _ in dataset)` counts")
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):
@@ -41,7 +41,7 @@ class Source:
 
     def get(self, index: int) -> Any:
         """The element at an index from 0 to `len - 1`."""
-        raise TypeError(f"{type(self).__name__} can only be read in order")
+        raise TypeError("this data can only be read in order; `next(iter(dataset))` gives the first element")
 
     def place(self, index: int) -> Place:
         """Where the element at an index comes from, without reading it."""

@@ -182,6 +182,12 @@ def test_nchw_for_nhwc_is_hinted():
         ("float64", "float32", "dtype-narrowed"),
         ("float32", "float16", "dtype-narrowed"),
         ("float32", "bfloat16", "dtype-narrowed"),
+        ("float128", "float32", "dtype-narrowed"),
+        ("bfloat16", "float16", "dtype-narrowed"),
+        ("float8_e4m3fn", "float16", None),
+        ("int4", "int8", "dtype-refused"),
+        ("int8", "int4", "dtype-refused"),
+        ("object", "float32", "dtype-refused"),
         ("int64", "int32", "dtype-checked"),
         ("int64", "bool", "dtype-checked"),
         ("float32", "int64", "dtype-refused"),
@@ -212,6 +218,13 @@ def test_a_value_that_does_not_fit_is_named():
     assert caught.value.code == "dtype-refused"
 
 
+@pytest.mark.parametrize(("value", "found", "wanted"), [(-1, "int64", "uint64"), (1 << 63, "uint64", "int64")])
+def test_a_sign_that_is_lost_is_named(value, found, wanted):
+    array = np.array([1, value], found)
+    with pytest.raises(DataError, match=rf"{value} at \[1\]"):
+        meet({"x": array}, Signature("onnx", (InputSpec("x", (None, 2), wanted),))).apply({"x": array})
+
+
 def test_a_float_that_overflows_is_named():
     model = Signature("onnx", (InputSpec("x", (None, 2), "float16"),))
     array = np.array([1.0, 1e6], np.float32)
@@ -224,6 +237,14 @@ def test_bf16_bits_are_widened_to_float32():
     bits = np.array([0x3F80, 0xC000], np.uint16)
     result = meet({"x": bits}, model).apply({"x": bits})["x"]
     assert result.tolist() == [1.0, -2.0] and result.dtype == np.float32
+
+
+def test_bytes_are_read_as_utf8():
+    model = Signature("onnx", (InputSpec("x", (None, 1), "str"),))
+    found = {"x": np.array(["naïve".encode()])}
+    assert meet(found, model).apply(found)["x"].tolist() == ["naïve"]
+    with pytest.raises(DataError, match="utf-8"):
+        meet(found, model).apply({"x": np.array([b"\xff"])})
 
 
 def test_items_carry_the_batch_axis():

@@ -11,6 +11,7 @@ from fewbit.data import limits
 from fewbit.data.arrays.faults import ArrayFault
 from fewbit.data.arrays.npz_archive import check_crc, opened, read_npz, scan
 from fewbit.errors import DataError
+from mutation import mutate
 
 
 def code_of(path) -> str:
@@ -230,12 +231,10 @@ def test_a_changed_byte_fails_the_checksum(tmp_path, save):
     (tmp_path / "a.npz").write_bytes(raw)
     assert not scanned(tmp_path / "a.npz").faults
     assert code_of(tmp_path / "a.npz") == "array-corrupt"
-    with opened(tmp_path / "a.npz") as window, pytest.raises(ArrayFault):
-        check_crc(window, scan(window).members["x"])
 
 
-def test_check_crc_agrees_with_whole_archives(tmp_path, save):
-    save(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=400_000), y=np.zeros(300_000))
+def test_check_crc_agrees_with_whole_archives(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=400_000), y=np.zeros(300_000))
     with opened(tmp_path / "a.npz") as window:
         for member in scan(window).members.values():
             check_crc(window, member)
@@ -265,26 +264,6 @@ def test_a_bool_array_holds_only_bools(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", npy_bytes(np.array([True, False]))[:-2] + b"\x02\x00")
     assert read_npz(tmp_path / "a.npz")["x"].view(np.uint8).tolist() == [1, 0]
-
-
-def mutate(content: bytes, chance: random.Random) -> bytes:
-    data = bytearray(content)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(data)) if data else 0
-        kind = chance.randrange(6)
-        if kind == 0 and data:
-            data[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del data[at : at + chance.randint(1, 40)]
-        elif kind == 2:
-            data[at:at] = chance.randbytes(chance.randint(1, 40))
-        elif kind == 3:
-            del data[at:]
-        elif kind == 4:
-            data[at:at] = data[at : at + chance.randint(1, 400)]
-        else:
-            data[at : at + 4] = chance.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xfe\xff\xff\x7f"])
-    return bytes(data)
 
 
 def test_mutated_archives_end_in_arrays_or_faults(tmp_path, save):

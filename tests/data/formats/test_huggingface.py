@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 import fewbit
+from fewbit.data.formats import huggingface
 from fewbit.errors import DataError, UsageError
 
 
@@ -74,6 +75,7 @@ def test_an_empty_dataset_is_an_error():
 
 @pytest.fixture
 def no_hub(monkeypatch):
+    monkeypatch.setattr(huggingface, "_hub_answers", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("offline")))
 
 
@@ -95,5 +97,24 @@ def test_a_hub_name_works_where_the_library_reaches_it(monkeypatch, tmp_path):
         return datasets.DatasetDict({"train": table(2)})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(huggingface, "_hub_answers", lambda: True)
     dataset = fewbit.open_dataset("openai/gsm8k", split="train", revision="main")
     assert len(dataset) == 2 and asked == {"name": "openai/gsm8k", "revision": "main"}
+
+
+def test_without_a_network_it_is_said_at_once(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:9")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: pytest.fail("asked the library"))
+    with pytest.raises(DataError, match="no network to look for it"):
+        fewbit.open_dataset("openai/gsm8k")
+
+
+def test_a_misspelt_folder_is_never_taken_for_a_hub_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    with pytest.raises(UsageError, match="there is no file or folder 'data/trian'") as caught:
+        fewbit.open_dataset("data/trian")
+    assert "train" in caught.value.expected

@@ -8,12 +8,14 @@ import zipfile
 import numpy as np
 import pytest
 
+import fewbit
 from fewbit.data.arrays.npz_archive import read_npz
 from fewbit.data.arrays.npz_writer import write_npz
 from fewbit.data.findings import DataReport, Policy, Severity
 from fewbit.data.formats import npz
 from fewbit.data.signature import InputSpec, Signature
 from fewbit.errors import DataError, FewbitError, UsageError
+from mutation import mutate
 
 IMAGE = Signature("onnx", (InputSpec("x", ("batch", 3, 4, 4), "float32"),))
 BERT = Signature("onnx", tuple(InputSpec(name, ("batch", "seq"), "int64") for name in ("input_ids", "attention_mask")))
@@ -324,6 +326,144 @@ def test_other_files_are_told_but_a_manifest_is_not(images):
     assert checked(images).counts == {"file-ignored": 1}
 
 
+def captured(folder, outputs=True):
+    for i in range(3):
+        for kind in ("input", "output")[: 1 + outputs]:
+            (folder / f"sample-{kind}s").mkdir(parents=True, exist_ok=True)
+            write_npz(folder / f"sample-{kind}s" / f"{kind}{i:08}.npz", {kind: pixels(i, (2 + len(kind),))})
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "train"])
+def test_outputs_beside_the_inputs_are_told_and_not_read(tmp_path, prefix):
+    captured(tmp_path / "in" / prefix)
+    folder = tmp_path / "in"
+    report = checked(folder)
+    assert report.ok and report.counts == {"outputs-ignored": 1} and report.understood["samples"] == 3
+    assert report.findings[0].place.path.endswith("sample-outputs") and "3 files" in report.findings[0].message
+    source = opened(folder)
+    assert [list(sample) for sample in source] == [["input"]] * 3
+    assert [line["what"] for line in source.record.lines] == ["outputs-ignored"]
+    assert len(opened(folder / prefix / "sample-outputs")) == 3
+    assert repaired(folder, tmp_path / "out") == []
+    names = [{path.relative_to(root) for path in root.rglob("*")} for root in (folder, tmp_path / "out")]
+    assert names[0] == names[1]
+
+
+def test_outputs_without_inputs_are_samples(tmp_path):
+    captured(tmp_path)
+    shutil.rmtree(tmp_path / "sample-inputs")
+    assert len(opened(tmp_path)) == 3 and checked(tmp_path).ok
+
+
+def test_a_changed_copy_says_what_it_does_not_take_along(tmp_path):
+    folder = captured(tmp_path / "in")
+    (folder / "sample-inputs" / "input00000001.npz").write_bytes(b"")
+    lines = repaired(folder, tmp_path / "out")
+    assert sum("sample-outputs" in line for line in lines) == 3 and any("manifest.json" in line for line in lines)
+    assert len(list((tmp_path / "out").rglob("*.npz"))) == 2
+
+
+def test_a_stack_alone_in_its_folder_is_a_stack(tmp_path):
+    np.savez(tmp_path / "a.npz", x=pixels(0, (5, 3, 4, 4)))
+    assert len(opened(tmp_path)) == 5 and checked(tmp_path).counts == {"stacked-assumed": 1}
+    (tmp_path / "manifest.json").write_text("{}")  # `capture` writes samples, never stacks
+    assert len(opened(tmp_path)) == 1
+
+
+def test_a_stack_of_batches_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=pixels(0, (5, 2, 3, 4, 4)))
+    assert checked(tmp_path, IMAGE, stacked=True).counts == {"stack-uneven": 1}
+    with pytest.raises(DataError, match="2 samples once more"):
+        opened(tmp_path, signature=IMAGE, stacked=True).get(0)
+
+
+def test_a_stack_without_rows_has_no_samples(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((0, 3), np.float32))
+    report = checked(tmp_path / "a.npz")
+    assert not report.ok and report.counts["no-samples"] == 1
+
+
+def test_splits_inside_a_tar(images, tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(images / "input0.npz", "train/0.npz")
+        archive.add(images / "input1.npz", "test/0.npz")
+    assert opened(tmp_path / "a.tar").facts["splits"] == ["train", "test"]
+    assert opened(tmp_path / "a.tar", split="test").get(0)["label"] == 1
+
+
+def test_a_rename_that_cannot_be_followed_is_told_without_a_model_too(images, tmp_path):
+    for rename in ({"z": "q"}, {"x": "label"}):
+        assert checked(images, rename=rename).counts["rename-unknown"] == 4
+        with pytest.raises(DataError) as caught:
+            opened(images, rename=rename).get(0)
+        assert caught.value.code == "rename-unknown"
+        with pytest.raises(UsageError):
+            repaired(images, tmp_path / f"out{len(rename)}{next(iter(rename))}", rename=rename)
+    assert set(opened(images, rename={"x": "label", "label": "x"}).get(0)) == {"x", "label"}
+    np.savez(images / "input9.npz", pixels=pixels(9), label=9)
+    assert checked(images, IMAGE, rename={"pixels": "x"}).ok  # four files have the right name already
+
+
+def test_an_array_with_a_wrong_name_is_judged_all_the_same(tmp_path):
+    np.savez(tmp_path / "0.npz", np.ones(6, np.float32), np.ones((2, 2, 2), np.int64))
+    found = [(finding.code, finding.place.field) for finding in checked(tmp_path, BERT, quick=True).errors]
+    assert ("dtype-refused", "input_ids") in found and ("input-shape", "attention_mask") in found
+    assert sum(code == "input-name" for code, _ in found) == 2
+
+
+def test_a_batch_in_the_wrong_layout_is_split_and_turned(tmp_path):
+    batch = pixels(0, (2, 4, 4, 3))
+    np.savez(tmp_path / "0.npz", x=batch)
+    np.savez(tmp_path / "1.npz", x=batch + 1)
+    report = checked(tmp_path, IMAGE)
+    assert report.counts == {"input-layout": 2} and "x[0].transpose(2, 0, 1)" in report.findings[0].fix
+    source = opened(tmp_path, {"input-layout": "repair"}, signature=IMAGE)
+    np.testing.assert_array_equal(source.get(1)["x"], batch[1].transpose(2, 0, 1))
+
+
+def test_samples_dropped_for_their_values_are_in_no_part_of_the_dataset(images):
+    np.savez(images / "input1.npz", x=np.full((3, 4, 4), np.nan, np.float32))
+    dataset = fewbit.open_dataset(images, policy={"array-nan": "drop"})
+    assert len(dataset) == 3
+    parts = dataset.split(0.5, 0.5)
+    assert sorted(int(sample["label"]) for part in parts for sample in part) == [0, 2, 3]
+    assert dataset.source.place(1).path == "input2.npz"
+    assert [line["what"] for line in dataset.record.lines] == ["array-nan"]
+
+
+def test_places_of_check_and_read_agree_behind_a_damaged_file(images):
+    (images / "input0.npz").write_bytes(b"")
+    np.savez(images / "input2.npz", x=np.zeros((3, 4, 4), np.float32))
+    (zeros,) = (finding for finding in checked(images).findings if finding.code == "array-zero")
+    assert opened(images).place(zeros.place.index).path == zeros.place.path == "input2.npz"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.npz", b"\x93NUMPY\x01\x00" + b" " * 60, "suffix .npy"),
+        ("a.npy", b"PK\x03\x04" + b" " * 60, "suffix .npz"),
+        ("a.npz", b"\x1f\x8b" + b" " * 60, "gzip"),
+        ("a.npz", b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git lfs pull"),
+        ("a.npz", b"\n<!DOCTYPE html><html></html>", "web page"),
+    ],
+)
+def test_a_file_that_is_something_else_is_named(tmp_path, name, content, told):
+    (tmp_path / name).write_bytes(content)
+    (finding,) = checked(tmp_path).errors
+    assert told in finding.message
+
+
+def test_npy_files_that_fit_are_copied_as_they_are(tmp_path):
+    (tmp_path / "in").mkdir()
+    for i in range(2):
+        np.save(tmp_path / "in" / f"{i}.npy", pixels(i))
+    assert repaired(tmp_path / "in", tmp_path / "out", IMAGE) == []
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.npy", "1.npy"]
+
+
 def test_no_samples(tmp_path):
     assert checked(tmp_path).counts == {"no-samples": 1}
     with pytest.raises(DataError) as caught:
@@ -410,7 +550,7 @@ def test_mutated_datasets_end_in_samples_or_typed_findings(tmp_path):
         shutil.rmtree(bad, ignore_errors=True)
         shutil.copytree(valid, bad)
         victim = chance.choice(sorted(bad.iterdir()))
-        victim.write_bytes(_injured(victim.read_bytes(), chance))
+        victim.write_bytes(mutate(victim.read_bytes(), chance))
         signature = IMAGE if round_ % 2 else None
         checked(bad, signature)
         try:
@@ -422,24 +562,6 @@ def test_mutated_datasets_end_in_samples_or_typed_findings(tmp_path):
         repaired(bad, tmp_path / "out", signature)
         after = checked(tmp_path / "out", signature)
         assert after.ok or set(after.counts) == {"no-samples"}
-
-
-def _injured(content: bytes, chance: random.Random) -> bytes:
-    data = bytearray(content)
-    for _ in range(chance.randint(1, 3)):
-        at = chance.randrange(len(data) or 1)
-        kind = chance.randrange(5)
-        if kind == 0 and data:
-            data[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del data[at : at + chance.randint(1, 60)]
-        elif kind == 2:
-            data[at:at] = chance.randbytes(chance.randint(1, 20))
-        elif kind == 3:
-            del data[at:]
-        else:
-            data[at : at + 4] = data[at - 30 : at - 26] or b"\xff\xff\xff\xff"
-    return bytes(data)
 
 
 def test_a_huge_claim_in_one_file_costs_nothing(tmp_path):

@@ -144,6 +144,44 @@ def test_a_folder_without_rows_and_an_unknown_encoding_are_named(tmp_path):
         read(write(tmp_path / "a.jsonl", *TEXT), encoding="utf8-ish")
 
 
+def test_a_column_nobody_has_is_told(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nx,1\n")
+    source = read(tmp_path / "a.csv", columns={"t": "txet"})
+    assert list(source) == [{"t": None}] and source.record.lines[0]["what"] == "no-column"
+    assert check(tmp_path, columns={"t": "txet"}).counts == {"no-column": 1}
+
+
+def test_options_as_the_command_line_writes_them(tmp_path):
+    (tmp_path / "a.csv").write_text("text\t1\na\t5\nb\t6\n")
+    source = read(tmp_path, delimiter="\\t", types="1=int", label=1, task="text-classification")
+    assert list(source) == [{"text": "a", "1": 0}, {"text": "b", "1": 1}]
+    for wrong in ({"types": ["1"]}, {"columns": 5}, {"delimiter": 1}):
+        with pytest.raises(UsageError):
+            read(tmp_path, **wrong)
+
+
+def test_two_spellings_of_one_name_are_two_files(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    write(data / "caf\u00e9.jsonl", {"a": 1})
+    write(data / "cafe\u0301.jsonl", {"a": 2})
+    assert sorted(labels(read(data), "a")) == [1, 2]
+    rows.fix(data, out)
+    assert sorted(labels(read(out), "a")) == [1, 2]
+
+
+def test_a_file_whose_name_and_packing_disagree_is_read_and_told(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(b'{"a": 1}\n')
+    (tmp_path / "b.jsonl").write_bytes(gzip.compress(b'{"a": 2}\n'))
+    (tmp_path / "c.csv.zst").write_bytes(gzip.compress(b"a\n3\n"))
+    (tmp_path / "d.jsonl.gz").write_bytes(b"")
+    report = check(tmp_path)
+    told = [(f.place.path, f.message) for f in report.findings if f.code == "packing-mismatch"]
+    assert [path for path, _ in told] == ["a.jsonl.gz", "b.jsonl", "c.csv.zst"]
+    assert "not packed" in told[0][1] and "packed with gzip" in told[1][1]
+    assert labels(read(tmp_path), "a") == [1, 2, "3"]
+
+
 # ---------------------------------------------------------------- policies
 
 
@@ -178,6 +216,33 @@ def test_mixed_types_raise_or_are_cast_the_same_in_any_order(tmp_path):
         assert set(labels(read(path, {"mixed-types": "repair"}), "l")) == {"1", "two", None}
         with pytest.raises(DataError, match=r"int 1, null 1 at line \d, str 1"):
             list(read(path, {"mixed-types": "raise"}))
+
+
+def test_mixed_types_are_cast_before_columns_are_chosen_and_an_integer_beyond_float_stays(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"l": 1}, {"l": "x"})
+    assert labels(read(path, {"mixed-types": "repair"}, columns={"y": "l"}), "y") == ["1", "x"]
+    path = write(tmp_path / "b.jsonl", {"l": 1.5}, {"l": True}, {"l": 10**400})
+    assert labels(read(path, {"mixed-types": "repair"}), "l") == [1.5, 1.0, 10**400]
+
+
+def test_what_cannot_be_cast_is_not_said_to_be(tmp_path):
+    source = read(write(tmp_path / "a.jsonl", {"l": 1}, {"l": [1]}), {"mixed-types": "repair"})
+    assert labels(source, "l") == [1, [1]]
+    assert any(line["reason"].startswith("left as they are: l") for line in source.record.lines)
+
+
+def test_a_damaged_parquet_file_is_dropped_from_where_it_breaks(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"i": [str(i) * 9 for i in range(3000)]}), path, row_group_size=1000, use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    start = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    data[start : start + 200] = bytes(byte ^ 0xFF for byte in data[start : start + 200])
+    path.write_bytes(data)
+    write(tmp_path / "b.jsonl", {"i": "last"})
+    source = read(tmp_path, {"bad-parquet": "drop"})
+    assert len(source) == 1001 and list(source) == [source.get(i) for i in range(1001)]
+    assert "from row 1,000 on" in check(path).errors[0].message
 
 
 # ---------------------------------------------------------------- labels
@@ -223,6 +288,39 @@ def test_a_task_without_a_label_column_is_an_error(tmp_path):
         read(path, task="text-classification")
     assert check(path, task="text-classification").counts["no-label"] == 1
     assert labels(read(path, task="text-classification", label="x"), "x") == [0]
+
+
+def test_a_label_column_that_is_not_there_is_never_all_unlabelled(tmp_path):
+    path = write(tmp_path / "a.jsonl", *TEXT)
+    for options in ({"label": "lable"}, {"label": "label", "columns": ["text"]}):
+        with pytest.raises(DataError, match="the first rows have no column"):
+            read(path, task="text-classification", **options)
+        assert check(path, task="text-classification", **options).counts["no-label"] == 1
+
+
+def test_labels_by_dotted_path_and_beside_a_chat(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"meta": {"y": "p"}, "t": "a"}, {"meta": {"y": "n"}, "t": "b"})
+    assert labels(read(path, task="text-classification", label="meta.y"), "meta.y") == [1, 0]
+    path = write(tmp_path / "b.jsonl", {"messages": [{"role": "user", "content": "x"}], "label": "b"})
+    assert labels(read(path, task="text-classification")) == [0]
+
+
+def test_classes_do_not_come_from_a_pass_with_other_types(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,007\nb,008\n")
+    assert read(tmp_path, task="text-classification").facts["classes"] == ["007", "008"]
+    assert read(tmp_path, task="text-classification", types={"label": int}).facts["classes"] == ["7", "8"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_check_finds_what_regression_cannot_predict(tmp_path, name):
+    text = (
+        '{"text": "x", "label": "abc"}\n{"text": "y", "label": 1}\n'
+        if name == "a.jsonl"
+        else "text,label\nx,abc\ny,1\n"
+    )
+    (tmp_path / name).write_text(text)
+    report = check(tmp_path, task="text-regression")
+    assert [(f.code, f.place.line) for f in report.errors] == [("bad-label", 2 if name == "a.csv" else 1)]
 
 
 # ---------------------------------------------------------------- checking
@@ -273,6 +371,50 @@ def test_repeated_rows_of_a_csv(tmp_path):
     (tmp_path / "train.csv").write_text("a,b\n1,2\n3,4\n1,2\n")
     (tmp_path / "test.csv").write_text("a,b\n3,4\n")
     assert check(tmp_path).counts == {"duplicate-row": 1, "split-leak": 1}
+
+
+def test_repeated_rows_of_a_csv_whatever_their_quotes_and_faults(tmp_path):
+    text = 'x,y\n1,a\n1,"a"\n1,a,\n2,y"z\n2,"y""z"\n"a,b",c\na,"b,c"\n3,"q\nr"\n'
+    (tmp_path / "train.csv").write_text(text)
+    (tmp_path / "test.csv").write_text('x,y\r\n"1","a"\r\n"3","q\nr"\r\n')
+    found = [(f.code, str(f.place), f.message.rpartition(" ")[2]) for f in check(tmp_path).findings]
+    assert [item for item in found if item[0] in ("duplicate-row", "split-leak")] == [
+        ("duplicate-row", "train.csv:3", "train.csv:2"),
+        ("duplicate-row", "train.csv:4", "train.csv:2"),
+        ("duplicate-row", "train.csv:6", "train.csv:5"),
+        ("split-leak", "test.csv:2", "train.csv:2"),
+        ("split-leak", "test.csv:3", "train.csv:9"),
+    ]
+
+
+def test_findings_in_parquet_name_the_row(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"t": pa.array([b"ok", b"caf\xe9", b"ok"]).view(pa.string())}), tmp_path / "a.parquet")
+    found = [(f.code, f.place.index, f.message) for f in check(tmp_path).findings]
+    assert found[0][:2] == ("bad-encoding", 1) and found[1] == (
+        "duplicate-row",
+        2,
+        "the same row as a.parquet, sample 0",
+    )
+
+
+def test_mixed_types_name_the_file_they_are_in(tmp_path):
+    write(tmp_path / "a.jsonl", {"l": 1}, {"l": "x"})
+    write(tmp_path / "b.jsonl", {"l": 2}, {"l": 3})
+    (finding,) = check(tmp_path).findings
+    assert (finding.place.path, finding.place.line) == ("a.jsonl", 2) and "str 1 at a.jsonl:2" in finding.message
+
+
+def test_quick_says_nothing_about_classes_it_may_not_have_seen(tmp_path):
+    write(tmp_path / "train.jsonl", *({"text": str(i), "label": i // 1500} for i in range(3000)))
+    write(tmp_path / "test.jsonl", {"text": "q", "label": 1})
+    report = check(tmp_path, task="text-classification", quick=True)
+    assert not report.counts and report.understood["looked_at"] == "the first 1,000 rows of each file"
+
+
+def test_one_object_in_a_json_file_is_told(tmp_path):
+    (tmp_path / "a.json").write_text('{"text": ["a", "b"], "label": [0, 1]}')
+    assert check(tmp_path).counts == {"not-rows": 1}
 
 
 def test_check_of_chats_names_the_message(tmp_path):
@@ -347,6 +489,49 @@ def test_fix_with_an_encoding_writes_utf8(tmp_path):
     assert list(read(out)) == [{"t": "café"}]
 
 
+def fixed(tmp_path, name, content, **options):
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / name).write_bytes(content)
+    changes = rows.fix(tmp_path / name, out, **options)
+    assert not check(out, **options).errors
+    return changes, list(read(out, **options))
+
+
+def test_fix_of_a_csv_keeps_carriage_returns_and_the_delimiter(tmp_path):
+    _, found = fixed(tmp_path, "a.csv", b'sep=^\na^b\n"x\ry"^1\n2\n')
+    assert found == [{"a": "x\ry", "b": "1"}, {"a": "2", "b": ""}]
+
+
+def test_fix_leaves_rows_out_that_would_have_their_fault_again(tmp_path):
+    changes, found = fixed(tmp_path, "a.csv", b"a,b\nx,007\nn\0l,1\ny,z\nshort\n", types={"b": "int"})
+    assert found == [{"a": "x", "b": 7}] and len([change for change in changes if "left out" in change]) == 3
+    assert (tmp_path / "out" / "a.csv").read_bytes() == b"a,b\nx,007\n"
+
+
+def test_fix_does_not_claim_what_it_did_not_do(tmp_path):
+    assert fixed(tmp_path, "a.csv", b"a, b\n1,2\n") == ([], [{"a": "1", " b": "2"}])
+
+
+def test_fix_never_writes_one_file_over_another(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    write(data / "b.jsonl", {"a": 1})
+    (data / "b.jsonl.gz").write_bytes(gzip.compress(b'{"a": 2}\nbad\n'))
+    rows.fix(data, out)
+    assert sorted(labels(read(out), "a")) == [1, 2]
+
+
+def test_fix_of_parquet_stays_parquet(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = pa.array([b"ok", b"caf\xe9", b"fine"]).view(pa.string())
+    pq.write_table(pa.table({"t": texts, "b": [b"\x89", b"y", b"z"]}), tmp_path / "p.parquet")
+    content = (tmp_path / "p.parquet").read_bytes()
+    changes, found = fixed(tmp_path, "a.parquet", content)
+    assert found == [{"t": "ok", "b": b"\x89"}, {"t": "fine", "b": b"z"}]
+    assert changes == ["a.parquet: written again", "a.parquet: 1 × bad-encoding: row left out"]
+
+
 # ---------------------------------------------------------------- safety
 
 
@@ -357,6 +542,8 @@ MUTANTS = {
     "chat.jsonl": json.dumps({"messages": [{"role": "user", "content": "hi"}] * 2}).encode() * 2,
     "utf16.jsonl": "".join(json.dumps(row) + "\n" for row in TEXT).encode("utf-16"),
     "gz.jsonl.gz": gzip.compress(json.dumps(TEXT[0]).encode() * 3),
+    "quoted.csv": b'text,label\r\n"a ""b"", c\r\nd",0\r\ncaf\xc3\xa9,1\r\n,\r\n',
+    "sep.csv": b"sep=;\ntext;label\na;1\nb;2\n",
 }
 
 

@@ -138,7 +138,7 @@ def test_checking_a_loader_finds_nan_and_odd_elements():
     items = [{"x": torch.ones(2, 2)}, {"x": torch.full((2, 2), float("nan"))}, {"y": np.ones(2)}]
     report = fewbit.check_dataset(items)
     assert dict(report.counts) == {"not-finite": 1, "element-differs": 1}
-    assert report.errors[0].place.index == 1 and report.understood["elements"] == 3
+    assert report.errors[0].place.index == 1 and report.understood["items"] == 3
 
 
 def test_checking_an_empty_loader_is_an_error_and_a_generator_is_not_used_up():
@@ -147,3 +147,9 @@ def test_checking_an_empty_loader_is_an_error_and_a_generator_is_not_used_up():
     with pytest.raises(UsageError, match="use it up"):
         fewbit.check_dataset(generator)
     assert list(generator) == [1, 2]
+
+
+def test_a_check_counts_samples_as_everything_else_does():
+    items = [torch.rand(128, 4), torch.rand(100, 4)]
+    understood = fewbit.check_dataset(DataLoader(items, batch_size=None)).understood
+    assert (understood["items"], understood["samples"]) == (2, 228)

@@ -14,7 +14,7 @@ FLOAT, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
 def model(path, inputs, *, constants=(), version=9):
-    """An ONNX file with these inputs; `constants` are initializers that stand among the inputs, as old files have it."""
+    """An ONNX file with these inputs; `constants` are initializers that old files list among them."""
     make = onnx.helper
     values = [make.make_tensor_value_info(*entry) for entry in inputs]
     values += [make.make_tensor_value_info(name, FLOAT, [1]) for name in constants]

@@ -42,7 +42,7 @@ def test_defect_one_field_too_many_aborts_the_whole_file(tmp_path):
 
 def test_defect_a_short_row_turns_the_numbers_of_all_others_into_floats(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,1\nb\nc,4\n")
-    assert [str(finding.place) for finding in fewbit.check_dataset(path).errors][0].startswith("a.csv:3")
+    assert [finding.place.line for finding in fewbit.check_dataset(path).errors] == [3]
     left = fewbit.open_dataset(path, policy={"row-short": "drop"}, types={"label": "int"})
     assert [repr(sample["label"]) for sample in left] == ["1", "4"]
 

@@ -4,9 +4,9 @@
 import numpy as np
 import pytest
 from PIL import Image
-from yolo_sets import BOX, fill, flat, tree
 
 import fewbit
+from yolo_sets import BOX, fill, flat, tree
 
 
 def found(path, code):
@@ -91,8 +91,7 @@ def test_defect_yolov5_rewrites_a_jpeg_without_its_end(tmp_path):
     (path / "labels/b.txt").write_text(BOX)
     before = tree(path)
     fewbit.check_dataset(path)
-    for index in range(2):
-        fewbit.open_dataset(path, policy={"image-truncated": "drop"})[index]
+    assert len(list(fewbit.open_dataset(path, policy={"image-truncated": "drop"}))) == 1
     assert tree(path) == before
 
 

@@ -22,7 +22,7 @@ from fewbit.data.tables.codes import CSV as CODES
 from fewbit.data.tables.codes import ROW
 from fewbit.data.tables.csv_kinds import KINDS
 from fewbit.data.tables.csv_table import CsvTable
-from fewbit.data.tables.table import Fault, Row, Survey
+from fewbit.data.tables.table import Columns, Fault, Row, Survey
 from fewbit.data.tables.text_column import TextColumn
 from fewbit.errors import UsageError
 
@@ -43,17 +43,17 @@ class Listener(Survey):
         for row in rows:
             self.found[row.line] = row
 
-    def columns(self, names: Sequence[str], columns: Sequence[Any], lines: Sequence[int], digests: Any) -> None:
-        assert len(digests) == len(lines)
-        for name, column in zip(names, columns):
+    def columns(self, batch: Columns) -> None:
+        assert len(batch.digests) == len(batch.lines)
+        for name, column in zip(batch.names, batch.values):
             if isinstance(column, TextColumn):
                 kinds = self.kinds.setdefault(name, Counter())
                 kinds.update(KINDS[kind] for kind in column.kinds)
                 self.lengths.setdefault(name, []).extend(column.lengths.tolist())
                 assert [len(value) for value in column] == column.lengths.tolist()
-                assert [column[at] for at in range(len(column))] == list(column[:])
-        for line, *values in zip(lines, *columns):
-            self.found[line] = Row(dict(zip(names, values)), line)
+                assert [column[at] for at in range(len(column))] == list(column)
+        for line, *values in zip(batch.lines, *batch.values):
+            self.found[line] = Row(dict(zip(batch.names, values)), line)
 
 
 def made(folder: Path, text: str | bytes, name: str = "a.csv", **options: Any) -> CsvTable:

@@ -134,6 +134,7 @@ def test_a_value_that_is_no_class_is_told(value):
         ("test/a.jsonl", "test"),
         ("data/train/x/a.jsonl", "train"),
         ("train/test.jsonl", "test"),
+        ("wiki.train.jsonl.gz", "train"),
     ],
 )
 def test_splits_go_by_exact_words_never_by_substring(name, split):

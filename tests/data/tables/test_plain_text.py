@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import gzip
+import os
 
 import pytest
 import zstandard
@@ -7,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.data.tables import compression, encoding, plain
+from fewbit.data.tables.json_table import JsonTable
 from fewbit.data.tables.table import Broken
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 
 
 @settings(deadline=None, max_examples=60)
@@ -75,3 +77,34 @@ def test_a_copy_remembers_why_it_ends(tmp_path):
     for _ in range(2):
         found = plain.plain_file(path)
         assert found.copied and found.fault.code == "bad-compression" and found.path.read_bytes() == b"{}\n" * 1000
+
+
+def test_copies_that_were_not_used_for_longest_make_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain, "_ROOM", 2500)
+    copies = []
+    for number in range(4):
+        path = tmp_path / f"{number}.gz"
+        path.write_bytes(gzip.compress(bytes([65 + number]) * 1000)[: -1 if number == 0 else None])
+        copies.append(plain.plain_file(path).path)
+        os.utime(copies[-1], (number, number))
+    assert [copy.exists() for copy in copies] == [False, True, True, True]
+    assert [path.name for path in copies[0].parent.iterdir() if path.suffix == ".fault"] == []
+
+
+def test_a_copy_used_today_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain, "_ROOM", 0)
+    copies = []
+    for number in range(3):
+        (tmp_path / f"{number}.gz").write_bytes(gzip.compress(bytes([65 + number]) * 1000))
+        copies.append(plain.plain_file(tmp_path / f"{number}.gz").path)
+    assert all(copy.exists() for copy in copies)
+
+
+def test_a_file_that_vanished_is_a_typed_error(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n')
+    table = JsonTable(path, "a.jsonl")
+    assert table.count() == 1
+    path.unlink()
+    with pytest.raises(DataError, match="cannot read it any more"):
+        table.row(0)

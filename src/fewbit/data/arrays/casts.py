@@ -111,7 +111,9 @@ def apply_cast(array: Array, cast: Cast, name: str) -> Array:
             result: Array = array.astype("float32" if cast.wanted == "bfloat16" else cast.wanted)
             changed = None
             if cast.code == "dtype-checked":
-                changed = result.astype(array.dtype) != array
+                changed = (result.astype(array.dtype) != array) | (
+                    (result < 0) != (array < 0)
+                )  # -1 comes back from uint
             elif cast.code == "dtype-narrowed":
                 changed = np.isfinite(array) & ~np.isfinite(result)
     except (UnicodeError, ValueError, TypeError) as error:

@@ -68,8 +68,8 @@ class ArrayFault(DataError):
         super().__init__(message, code=code, try_=ARRAY_CODES[code].fix)
         self.place = Place(field=field, offset=offset)
 
-    def at(self, path: str, index: int | None = None) -> ArrayFault:
+    def at(self, path: str) -> ArrayFault:
         """The same fault, now with the file it was found in."""
-        self.place = Place(path, offset=self.place.offset, index=index, field=self.place.field)
+        self.place = Place(path, offset=self.place.offset, field=self.place.field)
         self.where = str(self.place)
         return self

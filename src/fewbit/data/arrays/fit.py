@@ -42,11 +42,6 @@ class Problem:
     input: str
     fix: str
 
-    @property
-    def severity(self) -> Severity:
-        """How bad it is."""
-        return FIT_CODES[self.code].severity
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -90,7 +85,7 @@ class Fit:
     @property
     def errors(self) -> list[Problem]:
         """The problems that keep the sample from being fed."""
-        return [problem for problem in self.problems if problem.severity is Severity.ERROR]
+        return [problem for problem in self.problems if FIT_CODES[problem.code].severity is Severity.ERROR]
 
     def apply(self, arrays: Mapping[str, Array], row: int = 0) -> dict[str, Array]:
         """The arrays under the model's input names, in the shape and dtype it takes.
@@ -196,34 +191,21 @@ def _name_problems(
     problems = [_problem("rename-unknown", sentence, "rename") for sentence in matching.wrong]
     for key in matching.by_looks:
         name = matching.pairs[key]
-        problems.append(
-            _problem(
-                "input-renamed",
-                f"array {key!r} ({found[key]}) is taken for the input {name!r}: no other fits",
-                name,
-                f"save it as {name!r}, or confirm with rename={{{key!r}: {name!r}}}",
-            )
-        )
+        message = f"array {key!r} ({found[key]}) is taken for the input {name!r}: no other fits"
+        fix = f"save it as {name!r}, or confirm with rename={{{key!r}: {name!r}}}"
+        problems.append(_problem("input-renamed", message, name, fix))
     for key, name in matching.suggestions.items():
-        problems.append(
-            _problem(
-                "input-name",
-                f"the model's input is called {name!r}, the array {key!r}",
-                name,
-                f"rename={{{key!r}: {name!r}}}, or `--fix` for a renamed copy",
-            )
-        )
-    hinted = set(matching.suggestions.values())
-    for name in matching.missing:
-        if specs[name].required and name not in hinted:
-            there = ", ".join(f"{key} ({info})" for key, info in found.items()) or "nothing"
-            problems.append(_problem("input-missing", f"input {specs[name]} has no array; there are: {there}", name))
-    if not signature.open_ended:
-        for key in matching.extra:
-            if key not in matching.suggestions:
-                known = ", ".join(specs) or "none"
-                problems.append(_problem("input-extra", f"no input is called {key!r}; the model has: {known}", key))
-    return problems
+        message = f"the model's input is called {name!r}, the array {key!r}"
+        fix = f"rename={{{key!r}: {name!r}}}, or `--fix` for a renamed copy"
+        problems.append(_problem("input-name", message, name, fix))
+    there = ", ".join(f"{key} ({info})" for key, info in found.items()) or "nothing"
+    missing = [name for name in matching.missing if name not in matching.suggestions.values() and specs[name].required]
+    problems += [_problem("input-missing", f"input {specs[n]} has no array; there are: {there}", n) for n in missing]
+    known = ", ".join(specs) or "none"
+    extra = [] if signature.open_ended else [key for key in matching.extra if key not in matching.suggestions]
+    return problems + [
+        _problem("input-extra", f"no input is called {key!r}; the model has: {known}", key) for key in extra
+    ]
 
 
 def _shape_problem(key: str, info: ArrayInfo, spec: InputSpec, verdict: ShapeVerdict, batched: bool) -> list[Problem]:
@@ -233,17 +215,15 @@ def _shape_problem(key: str, info: ArrayInfo, spec: InputSpec, verdict: ShapeVer
     wanted = f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
     whose = "" if batched else " without the batch axis"
     message = f"input {spec.name!r}: expected {wanted}{whose}, found {list(info.shape)}"
+    fix = None
     if verdict.code == "batch-dimension":
-        if verdict.rows > 1:
-            message += f"; the first axis holds {verdict.rows} samples"
-        else:
-            message += "; the leading 1 is a batch axis"
+        many = f"the first axis holds {verdict.rows} samples"
+        message += f"; {many if verdict.rows > 1 else 'the leading 1 is a batch axis'}"
         fix = "DataLoader(..., batch_size=None): the items are batches already" if batched else None
-        return [_problem(verdict.code, message, spec.name, fix)]
     if verdict.code == "input-layout":
-        order = verdict.transpose or ()
-        return [_problem(verdict.code, message, spec.name, f"{key}.transpose{order}: the channels stand elsewhere")]
-    return [_problem(verdict.code, message, spec.name)]
+        one = f"{key}[0]" if verdict.rows else key
+        fix = f"{one}.transpose{verdict.transpose}: the channels stand elsewhere"
+    return [_problem(verdict.code, message, spec.name, fix)]
 
 
 def _axis_problems(

@@ -54,8 +54,10 @@ def header_size(head: bytes) -> int:
     return size
 
 
-def parse_header(head: bytes) -> ArrayInfo:
-    """The description of an array from the first bytes of its `.npy`; what follows the header is not looked at.
+def parse_header(head: bytes) -> tuple[ArrayInfo, int]:
+    """The description of an array from the first bytes of its `.npy`, and how many bytes that takes, header included.
+
+    What follows the header is not looked at.
 
     Raises:
         ArrayFault: the header is cut short or malformed, or tells of objects, records or an impossible shape.
@@ -63,18 +65,9 @@ def parse_header(head: bytes) -> ArrayInfo:
     >>> import io
     >>> file = io.BytesIO()
     >>> np.save(file, np.zeros((2, 3), ">f4"))
-    >>> info = parse_header(file.getvalue())
-    >>> info.shape, info.dtype, info.descr
-    ((2, 3), 'float32', '>f4')
-    """
-    return sized_header(head)[0]
-
-
-def sized_header(head: bytes) -> tuple[ArrayInfo, int]:
-    """The description of an array, and how many bytes its whole `.npy` takes, header included.
-
-    Raises:
-        ArrayFault: as `parse_header`.
+    >>> info, size = parse_header(file.getvalue())
+    >>> info.shape, info.dtype, info.descr, size
+    ((2, 3), 'float32', '>f4', 152)
     """
     if head[:10] == USUAL and len(head) >= 128:
         return _parse(head[:128])
@@ -88,9 +81,7 @@ def sized_header(head: bytes) -> tuple[ArrayInfo, int]:
 def _parse(header: bytes) -> tuple[ArrayInfo, int]:
     text = header[10 if header[6:7] == b"\x01" else 12 :]
     found = _entries(text)
-    descr = found["descr"]
-    shape = _shape(found["shape"])
-    dtype = _dtype(descr)
+    shape, dtype = _shape(found["shape"]), _dtype(found["descr"])
     info = ArrayInfo(shape, dtype_name(dtype), found["fortran_order"] == "True", dtype.str, len(header))
     return info, info.start + info.nbytes
 
@@ -105,9 +96,8 @@ def _entries(text: bytes) -> dict[str, str]:
         match = _ENTRY.match(body, at, end)
         if match is None:
             break
-        groups = match.groupdict()
-        value = groups[{"descr": "text", "fortran_order": "flag", "shape": "axes"}[groups["key"].decode()]]
-        key = groups["key"].decode()
+        key = match["key"].decode()
+        value = match[{"descr": "text", "fortran_order": "flag", "shape": "axes"}[key]]
         if value is None or key in found:
             break
         found[key] = value.decode("latin-1")

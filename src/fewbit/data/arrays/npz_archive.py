@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fewbit.data import limits
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
-from fewbit.data.arrays.npy_header import LONGEST, USUAL, header_size, sized_header
+from fewbit.data.arrays.npy_header import LONGEST, USUAL, header_size, parse_header
 from fewbit.data.arrays.window import Window
 from fewbit.data.arrays.zip_directory import DEFLATED, STORED, ZipMember, list_members
 
@@ -120,7 +120,7 @@ def _header(window: Window, member: ZipMember) -> ArrayInfo:
     head = _first_bytes(window, member, _HEAD)
     if head[:10] != USUAL and len(head) == _HEAD and header_size(head) > _HEAD:
         head = _first_bytes(window, member, LONGEST)
-    info, claimed = sized_header(head)
+    info, claimed = parse_header(head)
     if member.method == DEFLATED:
         if info.nbytes > limits.ARRAY_BYTES:
             raise ArrayFault("array-bomb", f"claims {info} = {info.nbytes:,} bytes; at most {limits.ARRAY_BYTES:,}")
@@ -200,28 +200,15 @@ def as_array(content: bytes | memoryview, info: ArrayInfo) -> Array:
 
 
 def check_crc(window: Window, member: Member) -> None:
-    """Verify the checksum of an array of any size, a piece at a time.
+    """Verify the checksum of a stored array of any size, a piece at a time.
 
     Raises:
         ArrayFault: the bytes are not those that were written.
     """
-    where = member.zip
-    crc, done = 0, 0
-    stream = zlib.decompressobj(-15) if where.method == DEFLATED else None
-    for at in range(0, where.compressed, _CHUNK):
-        chunk = window.read(where.offset + at, min(_CHUNK, where.compressed - at))
-        while chunk:
-            piece = chunk
-            if stream is not None:
-                try:
-                    piece = stream.decompress(chunk, _CHUNK)
-                except zlib.error as error:
-                    raise ArrayFault("array-corrupt", f"its compressed bytes are damaged: {error}") from error
-            chunk = stream.unconsumed_tail if stream is not None else b""
-            crc, done = zlib.crc32(piece, crc), done + len(piece)
-            if done > where.size:
-                break
-    if done != where.size or where.crc not in (-1, crc):
+    crc, where = 0, member.zip
+    for at in range(0, where.size, _CHUNK):
+        crc = zlib.crc32(window.read(where.offset + at, min(_CHUNK, where.size - at)), crc)
+    if where.crc not in (-1, crc):
         raise ArrayFault("array-corrupt", f"the checksum of {member.info} is wrong: bytes were changed")
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
+import numpy as np
+from numpy.typing import NDArray
 
 from fewbit.data.arrays.faults import ARRAY_CODES, ArrayFault
 from fewbit.data.arrays.fit import Fit
@@ -40,20 +40,18 @@ class NpzSource(Source):
     def __init__(self, units: list[Unit], sampling: Sampling, policy: Policy, vocab_size: int | None = None):
         super().__init__()
         self._units, self._sampling, self._policy, self._vocab_size = units, sampling, policy, vocab_size
-        self._starts: list[int] | None = None
-        self._left: list[int] | None = None
+        self._where: NDArray[np.int64] | None = None
         self._kept: tuple[int, dict[str, Array]] | None = None
         self._noted: set[tuple[str, str | None]] = set()
         self._looks_at_values = any(policy[code] != "keep" for code in VALUE_CODES)
         self.targets = sampling.targets
 
     def __len__(self) -> int:
-        starts = self._index()
-        return starts[-1] if self._left is None else len(self._left)
+        return len(self._index())
 
     def place(self, index: int) -> Place:
         """The file of a sample."""
-        return Place(self._units[self._unit_of(index)[0]].name, index=index)
+        return Place(self._units[self._index()[index][0]].name, index=index)
 
     def get(self, index: int) -> Sample:
         """The sample at an index.
@@ -61,9 +59,12 @@ class NpzSource(Source):
         Raises:
             DataError: the file is damaged or does not fit the model, and the policy for that is not to repair it.
         """
-        return self._read(*self._unit_of(index), index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        number, row = self._index()[index].tolist()
+        return self._read(number, row, index)
 
-    def _read(self, number: int, row: int, index: int) -> Sample:
+    def _read(self, number: int, row: int, index: int | None) -> Sample:
         unit = self._units[number]
         found = unit.scan()
         place = Place(unit.name, index=index)
@@ -80,19 +81,19 @@ class NpzSource(Source):
                     raise self._drop(odd.code, odd.message, where)
         return Sample(sample, place=place)
 
-    def _index(self) -> list[int]:
-        """Where each unit's samples begin, and how many there are in all."""
-        if self._starts is None:
+    def _index(self) -> NDArray[np.int64]:
+        """The unit and the row of every sample, shape `(samples, 2)`."""
+        if self._where is None:
             drops = {code for code in {*ARRAY_CODES, *_SEEN_IN_VALUES} if self._policy[code] == "drop"}
             drops -= {"member-not-array"}  # of which only the member is dropped
-            if self._sampling.signature is None and not self._sampling.stacked and not drops:
-                counts = [1] * len(self._units)
-            else:
+            counts = [1] * len(self._units)
+            if self._sampling.signature is not None or self._sampling.stacked or drops:
                 counts = [self._count(unit) for unit in self._units]
-            self._starts = [0, *accumulate(counts)]
+            rows = [np.arange(count) for count in counts]
+            self._where = np.stack([np.repeat(np.arange(len(counts)), counts), np.concatenate(rows)], axis=1)
             if drops & _SEEN_IN_VALUES:
-                self._left = [index for index in range(self._starts[-1]) if self._stays(index)]
-        return self._starts
+                self._where = self._where[[self._stays(*at) for at in self._where.tolist()]]
+        return self._where
 
     def _count(self, unit: Unit) -> int:
         """The samples of a unit; 0 when it is dropped, 1 when it will raise where it is read."""
@@ -105,26 +106,13 @@ class NpzSource(Source):
         except DataError:
             return 1
 
-    def _stays(self, index: int) -> bool:
-        """Whether the policy keeps a sample, which takes reading it."""
+    def _stays(self, number: int, row: int) -> bool:
+        """Whether the policy keeps a sample, which takes reading it; one that raises does so where it is read."""
         try:
-            self._read(*self._locate(index), index)
-        except _Dropped:
-            return False
-        except DataError:
-            return True  # it raises where it is read
+            self._read(number, row, None)
+        except DataError as fault:
+            return not isinstance(fault, _Dropped)
         return True
-
-    def _locate(self, position: int) -> tuple[int, int]:
-        starts = self._index()
-        number = bisect_right(starts, position) - 1
-        return number, position - starts[number]
-
-    def _unit_of(self, index: int) -> tuple[int, int]:
-        count = len(self)
-        if not 0 <= index < count:
-            raise IndexError(f"sample {index} of {count}")
-        return self._locate(index if self._left is None else self._left[index])
 
     def _arrays(self, number: int, found: UnitScan, row: int, told: Fit) -> dict[str, Array]:
         stacked = self._sampling.stacked

@@ -191,17 +191,18 @@ def list_units(source: Path, problem: Problem = quietly, *, columns: Collection[
             found.append((entry.name, _part(entry.path, entry.name)))
         else:
             others.append(entry)
-    folders = {name.rpartition("/")[0] for name, _ in found}
-    outputs = [Entry(name, part.path) for name, part in found if _is_output(name, folders)]
-    if outputs:
-        found = [(name, part) for name, part in found if not _is_output(name, folders)]
+    outputs = []
+    if beside := _output_folders(found):
+        outputs = [Entry(name, part.path) for name, part in found if name.rpartition("/")[0] in beside]
+        found = [(name, part) for name, part in found if name.rpartition("/")[0] not in beside]
     return Listing(_as_columns(found, columns) or _order(found), others, outputs)
 
 
-def _is_output(name: str, folders: Collection[str]) -> bool:
-    """Whether a file lies in the `sample-outputs` that `capture(outputs=True)` writes beside `sample-inputs`."""
-    folder = name.rpartition("/")[0]
-    return folder.endswith(_OUTPUTS) and f"{folder.removesuffix(_OUTPUTS)}{_INPUTS}" in folders
+def _output_folders(found: list[tuple[str, Part]]) -> set[str]:
+    """The folders `sample-outputs` that have a `sample-inputs` beside them, as `capture(outputs=True)` writes both."""
+    folders = {name.rpartition("/")[0] for name, _ in found}
+    outputs = {folder for folder in folders if folder.rpartition("/")[2] == _OUTPUTS}
+    return {folder for folder in outputs if folder.removesuffix(_OUTPUTS) + _INPUTS in folders}
 
 
 def _part(path: str, name: str, start: int = 0, size: int | None = None) -> Part:
@@ -239,6 +240,8 @@ def _order(found: list[tuple[str, Part]]) -> list[Unit]:
 
 
 def _split(name: str) -> str | None:
+    if "/" not in name:
+        return None
     first, *more = [*name.split("/")[:-1], ""]
     if first.lower().endswith(".tar"):
         return split_called(first[:-4]) or split_called(more[0])

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fewbit.data.arrays.tensor_to_array import to_array
 from fewbit.data.capturing.batch_axis import Column
 from fewbit.data.capturing.leaves import gather
 from fewbit.data.capturing.notes import Notes
-from fewbit.data.capturing.tensor_to_array import to_array
 from fewbit.data.tree import flatten
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.data.arrays.tensor_to_array import source_dtype, to_array
 from fewbit.data.capturing import manifest
 from fewbit.data.capturing.batch_axis import BatchAxes, Column, Declared
 from fewbit.data.capturing.binding import Binder, describe_call, innermost
@@ -25,7 +26,6 @@ from fewbit.data.capturing.naming import Naming
 from fewbit.data.capturing.notes import Notes
 from fewbit.data.capturing.outputs import output_columns
 from fewbit.data.capturing.sample_folder import WIDTH, SampleFolder
-from fewbit.data.capturing.tensor_to_array import source_dtype, to_array
 from fewbit.errors import DataError, UsageError
 
 

@@ -7,10 +7,13 @@ of class names keeps its integer, and the names are in `facts["classes"]`.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
@@ -169,6 +172,14 @@ def _load(source: Any, options: dict[str, Any]) -> Any:
                 where=source,
                 try_=CODES["folder-broken"].fix,
             ) from error
+    if not _hub_answers():
+        raise DataError(
+            f"no file or folder {source.as_posix()!r} here, and no network to look for it on the hub",
+            code="hub-unreachable",
+            where=source.as_posix(),
+            expected="a path that exists, or a hub name and a network",
+            try_="check the path; HF_HUB_OFFLINE=1 if the dataset is in the local cache of `datasets`",
+        )
     try:
         return datasets.load_dataset(source.as_posix(), **options)
     except Exception as error:
@@ -179,6 +190,18 @@ def _load(source: Any, options: dict[str, Any]) -> Any:
             expected="a path that exists, or a hub name and a network",
             try_="where there is a network: load_dataset(name).save_to_disk(folder), then open the folder here",
         ) from error
+
+
+def _hub_answers() -> bool:
+    """One short try, where the library would make many long ones; a proxy or its own offline mode is left to it."""
+    if any(os.environ.get(name) for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy")):
+        return True
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), timeout=3).close()
+    except OSError:
+        return False
+    return True
 
 
 def _is_saved(folder: Path) -> bool:

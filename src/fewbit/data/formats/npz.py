@@ -22,6 +22,11 @@ from typing import Any
 from fewbit.data import walk
 from fewbit.data.arrays.faults import ARRAY_CODES
 from fewbit.data.arrays.fit_codes import FIT_CODES
+from fewbit.data.arrays.npz_check import NpzCheck
+from fewbit.data.arrays.npz_fix import NpzFix
+from fewbit.data.arrays.npz_source import NpzSource
+from fewbit.data.arrays.sample_files import ARRAYS, list_units, looks_like_arrays, split_called
+from fewbit.data.arrays.sampling import Sampling
 from fewbit.data.arrays.values import VALUE_CODES
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
@@ -85,7 +90,7 @@ def detect(source: object) -> Match | None:
         if number >= _LOOK:
             break
         suffix = Path(entry.name).suffix.lower()
-        if suffix in (".npz", ".npy") or (suffix == ".tar" and _detect_file(Path(entry.path)) is not None):
+        if suffix in ARRAYS or (suffix == ".tar" and _detect_file(Path(entry.path)) is not None):
             arrays += 1
         else:
             others += 1
@@ -96,11 +101,9 @@ def detect(source: object) -> Match | None:
 
 def _detect_file(path: Path) -> Match | None:
     suffix = path.suffix.lower()
-    if suffix in (".npz", ".npy"):
+    if suffix in ARRAYS:
         return Match(0.95, f"a {suffix} file")
     if suffix == ".tar":
-        from fewbit.data.arrays.sample_files import looks_like_arrays
-
         return Match(0.95, "a .tar of array files") if looks_like_arrays(path) else None
     return None
 
@@ -134,10 +137,6 @@ def read(
         DataError: no array file is there.
         UsageError: no such split.
     """
-    from fewbit.data.arrays.npz_source import NpzSource
-    from fewbit.data.arrays.sample_files import list_units, split_called
-    from fewbit.data.arrays.sampling import Sampling
-
     known = None if signature is None else read_signature(signature)
     listing = list_units(source, columns=known.names if known else ())
     units = [unit for unit in listing.units if split is None or unit.split == (split_called(split) or split)]
@@ -168,10 +167,6 @@ def check(
     vocab_size: int | None = None,
 ) -> None:
     """Every header, how each sample fits the model, how samples differ; values too unless `quick`."""
-    from fewbit.data.arrays.npz_check import NpzCheck
-    from fewbit.data.arrays.sample_files import list_units
-    from fewbit.data.arrays.sampling import Sampling
-
     problem = walk.report_into(report)
     listing = list_units(source, problem, columns=signature.names if signature else ())
     for passed_over in listing.passed_over():
@@ -197,10 +192,6 @@ def fix(
     vocab_size: int | None = None,
 ) -> list[str]:
     """Write a repaired copy into `out` and say each change in a line."""
-    from fewbit.data.arrays.npz_fix import NpzFix
-    from fewbit.data.arrays.sample_files import list_units
-    from fewbit.data.arrays.sampling import Sampling
-
     damaged: dict[str, str] = {}
 
     def passed_over(code: str, path: str, message: str) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from fewbit.data.batch import count_samples
 from fewbit.data.describe import describe
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
@@ -32,7 +33,7 @@ from fewbit.data.objects.sequence import IterableSource, SequenceSource
 from fewbit.data.objects.spool import Spooled
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature
-from fewbit.data.source import Source
+from fewbit.data.source import Source, known_length
 from fewbit.data.tree import flatten, is_tensor
 from fewbit.errors import DataError, UsageError
 
@@ -108,13 +109,13 @@ def check(source: Any, report: DataReport, *, task: str | None, signature: Signa
             try_="Dataset(generator)",
         )
     first: dict[str, int] | None = None
-    count = 0
+    count = samples = 0
     try:
         opened = read(source, split=None, task=task, policy=Policy(CODES))
-        total = opened.sample_count()
         elements = islice(opened, _QUICK) if quick else opened
-        for index, element in enumerate(report.progress.track(elements, total=None, label="reading")):
+        for index, element in enumerate(report.progress.track(elements, total=known_length(opened), label="reading")):
             count += 1
+            samples += count_samples(element) if opened.batched else 1
             tensors = {path: leaf for path, leaf in flatten(element) if is_tensor(leaf)}
             ranks = {path: len(leaf.shape) for path, leaf in tensors.items()}
             if first is None:
@@ -136,7 +137,7 @@ def check(source: Any, report: DataReport, *, task: str | None, signature: Signa
     if count == 0 and source is not None:
         report.add("no-samples", f"this {type(source).__name__} yields nothing")
     report.understood.update(
-        elements=count, samples=total if total is not None else count, holds="items" if opened.batched else "samples"
+        {("items" if opened.batched else "elements"): count, "samples": samples if not quick else opened.sample_count()}
     )
 
 

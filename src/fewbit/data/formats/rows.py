@@ -133,7 +133,7 @@ def check(
         collection = Collection(source, shards, None, collection.options)
         survey = ReportSurvey(report, collection, quick=quick)
     for message in collection.lost():
-        report.add("no-column", message)
+        report.add("no-column", message, Place(str(source)))
     report.understood.update(_facts(collection))
     pairs = [(shard, part) for part, found in collection.splits.items() for shard in found]
     for shard, part in report.progress.track(pairs, total=len(pairs), label="files"):

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
 
 from fewbit.data.findings import Code, Severity
 from fewbit.data.images.layout import Layout
@@ -46,6 +48,10 @@ CODES = {
 }
 
 
+_HINTS = 5  # comparing names is slow, and a folder can hold a hundred thousand of them
+_COMPARED = 2_000
+
+
 def examine_classes(layout: Layout, classes: Sequence[str]) -> None:
     """Add what is odd about the classes to the layout's faults.
 
@@ -53,29 +59,45 @@ def examine_classes(layout: Layout, classes: Sequence[str]) -> None:
         layout: the folder's layout.
         classes: the class names in the order of their indices.
     """
+    if not layout.labelled:
+        return
     _names(layout, classes)
     known = set(classes)
+    hints = _Hints()
     trained = {name for name, entries in layout.images.get("train", {}).items() if entries}
     for split, members in layout.images.items():
         for name, entries in members.items():
             if name not in known:
-                layout.class_fault("class-unknown", f"is not among the {len(classes)} given classes", split, name)
+                message = f"is not among the {len(classes)} given classes{hints.near(name, classes)}"
+                layout.class_fault("class-unknown", message, split, name)
             elif not entries:
                 layout.class_fault("class-empty", f"the class {name!r} has no image here", split, name)
             elif trained and name not in trained:
-                message = f"{len(entries):,} images of the class {name!r}, of which train has none"
+                message = f"{len(entries):,} images of the class {name!r}, of which train has none{hints.near(name, trained)}"
                 layout.class_fault("class-unseen-in-train", message, split, name)
         if trained and split != "train":
             for name in sorted(trained - set(members)):
                 layout.fault("class-missing-in-split", f"no image of the class {name!r}", split)
 
 
+class _Hints:
+    """Which name was meant, for the first few names that are wrong."""
+
+    def __init__(self) -> None:
+        self._left = _HINTS
+
+    def near(self, name: str, known: Iterable[str]) -> str:
+        """A question to put behind a message, or nothing."""
+        self._left -= 1
+        if self._left < 0:
+            return ""
+        folded = {other.casefold(): other for other in sorted(known)[:_COMPARED]}
+        close = get_close_matches(name.casefold(), folded, n=1)
+        return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
 def _names(layout: Layout, classes: Sequence[str]) -> None:
-    numeric = [name for name in classes if name.isdecimal()]
-    moved = [name for name in numeric if classes.index(name) != int(name)] if len(numeric) < 10_000 else numeric
-    if moved and len(numeric) == len(classes):
-        message = f"the class named {moved[0]!r} has the index {classes.index(moved[0])}"
-        layout.fault("class-numeric", f"{message} ({len(moved)} such classes)")
+    _numbers(layout, classes)
     alike: dict[str, set[str]] = defaultdict(set)
     for name in classes:
         alike[name.casefold()].update(layout.spellings.get(name, {name}))
@@ -87,3 +109,17 @@ def _names(layout: Layout, classes: Sequence[str]) -> None:
         nested = {entry.name.rsplit("/", 1)[0] for _, _, entry in layout.all_images()}
         hint = f", and its images lie in {len(nested)} folders below it" if len(nested) > 1 else ""
         layout.fault("one-class", f"the only class is {classes[0]!r}{hint}")
+
+
+def _numbers(layout: Layout, classes: Sequence[str]) -> None:
+    """Names that are all numbers should be their indices; where only some are, they should at least be in order."""
+    numbers = [(index, name) for index, name in enumerate(classes) if name.isdecimal()]
+    moved = [(index, name) for index, name in numbers if index != int(name)]
+    if moved and len(numbers) == len(classes):
+        index, name = moved[0]
+        layout.fault("class-numeric", f"the class named {name!r} has the index {index} ({len(moved)} such classes)")
+        return
+    for (_, before), (index, name) in pairwise(numbers):
+        if int(before) > int(name):
+            layout.fault("class-numeric", f"the class named {name!r} has the index {index}, after {before!r}")
+            return

@@ -38,6 +38,7 @@ CODES: dict[str, Code] = {
     "image-empty": _unfit("an image file has no bytes"),
     "image-truncated": _unfit("an image file ends before its pixels do"),
     "image-unreadable": _unfit("a file cannot be decoded as an image"),
+    "image-denied": _unfit("the system refuses to read an image file", "check the file's owner and permissions"),
     "image-bomb": _unfit("an image claims to be larger than anything sane", "resize it, or remove it"),
     "image-kind-unsupported": _unfit("an image of a kind that is not read", "convert it to PNG or JPEG"),
     "image-extension-mismatch": Code(
@@ -219,10 +220,17 @@ def _plugin(kind: str) -> Any:
     return getattr(importlib.import_module(f"PIL.{module}"), name)
 
 
+def refusal(error: OSError) -> ImageFault:
+    """The fault of a file that the system does not hand over."""
+    code = "image-denied" if isinstance(error, PermissionError) else "image-unreadable"
+    return ImageFault(code, f"cannot be read: {error.strerror}")
+
+
 def _fault(kind: str | None, error: Exception) -> ImageFault:
     if kind is None:
-        reason = error.strerror if isinstance(error, OSError) else error
-        return ImageFault("image-unreadable", f"cannot be read: {reason}")
+        if isinstance(error, OSError):
+            return refusal(error)
+        return ImageFault("image-unreadable", f"cannot be read: {error}")
     text = str(error) or type(error).__name__
     if "truncated" in text.lower() or isinstance(error, EOFError):
         return ImageFault("image-truncated", f"the {kind.upper()} ends too early: {text}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from fewbit.data.findings import DataReport
 from fewbit.data.images import sniff
-from fewbit.data.images.decode import TINY, Header, ImageFault, kind_of, read_header
+from fewbit.data.images.decode import TINY, Header, ImageFault, kind_of, read_header, refusal
 from fewbit.data.images.pool import verify_in_order
 from fewbit.data.sample import Place
 from fewbit.data.walk import Entry
@@ -83,7 +83,7 @@ def read_kind(path: str) -> str:
         with open(path, "rb", buffering=0) as file:
             head = file.read(sniff.HEAD)
     except OSError as error:
-        raise ImageFault("image-unreadable", f"cannot be read: {error.strerror}") from error
+        raise refusal(error) from error
     if not head:
         raise ImageFault("image-empty", "the file is empty (0 bytes)")
     return kind_of(head)

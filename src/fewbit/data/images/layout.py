@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a folder of images is laid out: which folders are splits, which are classes, which image belongs where.
 
-    root/class/**.jpg     or     root/{train,val,test}/class/**.jpg
+    root/class/**.jpg     or     root/{train,val,test}/class/**.jpg     or     root/*.jpg, which have no class
 
 A class's index is its place among all class names of all splits, sorted by code point: never per split, so an
 empty or missing folder in one split cannot shift the labels of another.
@@ -22,6 +22,9 @@ from fewbit.errors import UsageError
 
 SPLITS = ("train", "val", "test")
 UNSPLIT = "all"
+NO_CLASS = ""
+"""Stands where a class's name would, for images that have none; no folder can be called so."""
+
 _WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 CODES = {
@@ -30,6 +33,11 @@ CODES = {
         "no image lies in a class folder",
         "put the images into one folder a class: root/cat/1.jpg, or root/train/cat/1.jpg",
         policy="raise",
+    ),
+    "no-classes": Code(
+        Severity.INFO,
+        "images without classes: they can calibrate a model, not train or score one",
+        "nothing, for calibration; else put the images into one folder a class: root/cat/1.jpg",
     ),
     "split-ambiguous": Code(
         Severity.ERROR,
@@ -67,7 +75,7 @@ class Layout:
     Args:
         root: the folder.
         images: entries by split and class; every class folder has its list, an empty one too. Without splits the
-            only split is `"all"`.
+            only split is `"all"`, and images without classes are its `NO_CLASS`.
         outside: images that belong to no class and are left out.
         others: files that do not end like an image we read.
         class_folders: where the class folders lie, relative to the root, by split and class.
@@ -89,9 +97,14 @@ class Layout:
         return UNSPLIT not in self.images
 
     @property
+    def labelled(self) -> bool:
+        """Whether the images have classes."""
+        return NO_CLASS not in self.images.get(UNSPLIT, {})
+
+    @property
     def classes(self) -> list[str]:
         """Every class of any split, by code point."""
-        return sorted({name for classes in self.images.values() for name in classes})
+        return sorted({name for classes in self.images.values() for name in classes} - {NO_CLASS})
 
     def counts(self) -> dict[str, int]:
         """How many images each split has."""
@@ -142,12 +155,17 @@ def lay_out(root: Path, *, splits: bool | None = None, problem: Problem = quietl
     for entry in walk(root, problem):
         if suffix(entry.name) not in EXTENSIONS:
             layout.others.append(entry)
-        elif "/" in entry.name:
-            images.setdefault(entry.name.partition("/")[0], []).append(entry)
         else:
-            layout.outside.append(entry)
-            layout.fault("image-outside-class", "lies in the dataset's folder itself", entry.name)
+            top, slash, _ = entry.name.partition("/")
+            images.setdefault(top if slash else NO_CLASS, []).append(entry)
     tops = _folders(root)
+    if set(images) == {NO_CLASS} and not splits:
+        layout.images[UNSPLIT] = images
+        layout.fault("no-classes", f"{len(images[NO_CLASS]):,} images in the folder itself, none in a class folder")
+        return layout
+    for entry in images.pop(NO_CLASS, []):
+        layout.outside.append(entry)
+        layout.fault("image-outside-class", "lies in the dataset's folder itself", entry.name)
     if _has_splits(layout, tops, images, splits):
         _sort_into_splits(layout, tops, images)
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a folder looks like one of classes of images: a few names are looked at, never the whole tree."""
+"""Whether a folder looks like one of images, in classes or not: a few names are looked at, never the whole tree."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ROWS = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".npz", ".npy")
 
 
 def recognise(root: Path) -> tuple[float, str] | None:
-    """How sure one can be that the folder holds classes of images, and why; `None` when it does not.
+    """How sure one can be that the folder holds images, in classes or not, and why; `None` when it does not.
 
     Says no to the layouts of boxes (`images/` with `labels/`, `train/images`, a `data.yaml`) and to folders
-    without images.
+    without images. Images with label files beside them are surer of being boxes than they ever are here.
     """
     folders, files = _look(str(root))
     names = {os.path.basename(folder).lower() for folder in folders}
@@ -36,12 +36,24 @@ def recognise(root: Path) -> tuple[float, str] | None:
             return None
     with_images = [folder for folder in folders[:_FOLDERS] if _has_image(folder, _DEPTH)]
     if not with_images:
-        return None
+        return _flat(files)
     if splits and all(folder in splits for folder in with_images):
         return 0.9, f"images below {' and '.join(sorted(os.path.basename(folder) for folder in splits))}"
-    doubt = len(with_images) * 2 <= len(folders[:_FOLDERS]) or any(file.lower().endswith(_ROWS) for file in files)
+    doubt = len(with_images) * 2 <= len(folders[:_FOLDERS]) or _has_rows(files)
     shown = ", ".join(sorted(os.path.basename(folder) for folder in with_images)[:3])
     return (0.5 if doubt else 0.8), f"images in folders named {shown}{' …' if len(with_images) > 3 else ''}"
+
+
+def _flat(files: list[str]) -> tuple[float, str] | None:
+    """Images directly in the folder; a table beside them may well be where their labels are, so the user is asked."""
+    images = sum(map(is_image_name, files))
+    if images == 0 or images * 2 < len(files):
+        return None
+    return (0.35 if _has_rows(files) else 0.6), f"{images:,} images without class folders"
+
+
+def _has_rows(files: list[str]) -> bool:
+    return any(file.lower().endswith(_ROWS) for file in files)
 
 
 def _boxes(names: set[str]) -> bool:

@@ -38,9 +38,9 @@ def report_strangers(entries: Sequence[Entry], report: DataReport, *, quick: boo
             report.add("file-ignored", "is no image by name or content", place)
             continue
         what = f"is a {kind.upper()} image" if kind else "is named like an image"
-        report.add("image-skipped", f"{what}; files ending in {sniff.suffix(entry.name)!r} are not read", place)
         if kind == "gif" and not quick and (frames := _frames(entry.path)) > 1:
-            report.add("image-animated", f"holds {frames} frames", place)
+            what += f" of {frames} frames"
+        report.add("image-skipped", f"{what}; files ending in {sniff.suffix(entry.name)!r} are not read", place)
 
 
 def _sniffed(path: str) -> str | None:

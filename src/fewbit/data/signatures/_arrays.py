@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs for the runtimes that take a dict of numpy arrays under input names."""
+"""`feed` and `feed_item` of the runtimes that take a dict of numpy arrays under input names."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _for_input(value: Any, spec: InputSpec) -> NDArray[Any]:
     return array
 
 
-def feed_arrays(named: Mapping[str, Any], signature: Signature) -> dict[str, NDArray[Any]]:
+def feed(named: Mapping[str, Any], signature: Signature) -> dict[str, NDArray[Any]]:
     """A batch under input names, in the model's order; names the model does not have are left out."""
     specs = {spec.name: spec for spec in signature.inputs}
     return {name: _for_input(named[name], spec) for name, spec in specs.items() if named.get(name) is not None}
 
 
-def feed_array_item(item: Any, signature: Signature) -> dict[str, NDArray[Any]]:
+def feed_item(item: Any, signature: Signature) -> dict[str, NDArray[Any]]:
     """A user's own model input under input names.
 
     Raises:
@@ -42,11 +42,11 @@ def feed_array_item(item: Any, signature: Signature) -> dict[str, NDArray[Any]]:
         if len(item) == 1 and len(signature.inputs) == 1:
             item = {signature.names[0]: next(iter(item.values()))}  # one value, one input: the name cannot matter
         refuse_unknown(item, signature)
-        return feed_arrays(item, signature)
+        return feed(item, signature)
     if is_call(item):
         args, kwargs = item
-        return feed_array_item(args, signature) | feed_array_item(kwargs, signature)
+        return feed_item(args, signature) | feed_item(kwargs, signature)
     values = list(item) if isinstance(item, list | tuple) and not is_data(item) else [item]
     if len(values) > len(signature.inputs):
         raise too_many(len(values), signature)
-    return feed_arrays(dict(zip(signature.names, values)), signature)
+    return feed(dict(zip(signature.names, values)), signature)

@@ -6,10 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from fewbit.data.signature import InputSpec, Signature
-from fewbit.data.signatures._arrays import feed_array_item, feed_arrays
+from fewbit.data.signatures._arrays import feed as feed
+from fewbit.data.signatures._arrays import feed_item as feed_item
 from fewbit.errors import DataError, require
 
 _SESSION_TYPES = {"float": "float32", "double": "float64", "string": "str"}
@@ -37,16 +36,6 @@ def read(model: Any) -> Signature:
     weights |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
     inputs = tuple(_spec(value) for value in proto.graph.input if value.name not in weights)
     return Signature("onnx", inputs, source=source)
-
-
-def feed(named: dict[str, Any], signature: Signature) -> dict[str, NDArray[Any]]:
-    """Arrays under input names, as `session.run(None, feed)` takes them."""
-    return feed_arrays(named, signature)
-
-
-def feed_item(item: Any, signature: Signature) -> dict[str, NDArray[Any]]:
-    """A user's own model input as arrays under input names."""
-    return feed_array_item(item, signature)
 
 
 def _load(model: str | Path | bytes, source: str) -> Any:

@@ -6,10 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from fewbit.data.signature import InputSpec, Signature
-from fewbit.data.signatures._arrays import feed_array_item, feed_arrays
+from fewbit.data.signatures._arrays import feed as feed
+from fewbit.data.signatures._arrays import feed_item as feed_item
 from fewbit.errors import DataError, require
 
 _DTYPES = {
@@ -48,16 +47,6 @@ def read(model: Any) -> Signature:
     if isinstance(model, str | Path):
         model = _load(Path(model).expanduser())
     return Signature("openvino", tuple(_spec(port) for port in model.inputs), source=source)
-
-
-def feed(named: dict[str, Any], signature: Signature) -> dict[str, NDArray[Any]]:
-    """Arrays under input names, as `compiled_model(feed)` takes them."""
-    return feed_arrays(named, signature)
-
-
-def feed_item(item: Any, signature: Signature) -> dict[str, NDArray[Any]]:
-    """A user's own model input as arrays under input names."""
-    return feed_array_item(item, signature)
 
 
 def _load(path: Path) -> Any:

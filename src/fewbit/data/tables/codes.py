@@ -28,7 +28,7 @@ FILE = {
     ),
     "bad-parquet": Code(_ERROR, "not a readable parquet file", "write it again", "raise", _DROP),
     "not-lines": Code(_INFO, "named as lines, but is an array or the like", "rename it to .json"),
-    "not-rows": Code(_WARN, "one object over many lines, taken as a single row", "an array, or one object a line"),
+    "not-rows": Code(_WARN, "a single object, taken as one row", "write an array of rows, or one object a line"),
     "ignored-file": Code(_INFO, "a file beside the rows is not read", "name a single file to read just that"),
     "several-kinds": Code(_WARN, "the folder mixes kinds of files", "keep one kind, or the same rows may count twice"),
     "several-splits": Code(_WARN, "a file name speaks of more than one split", "keep one of the words in the name"),

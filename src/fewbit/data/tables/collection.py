@@ -18,7 +18,7 @@ from fewbit.data.tables.layout import Layout, label_among, recognise
 from fewbit.data.tables.projection import field, has, pairs, projection
 from fewbit.data.tables.rules import Rules
 from fewbit.data.tables.shards import Shard, by_split
-from fewbit.data.tables.table import Row, Survey, Table
+from fewbit.data.tables.table import Columns, Row, Survey, Table
 from fewbit.errors import DataError, UsageError
 
 _HEAD = 32
@@ -205,15 +205,9 @@ class _Distinct(Survey):
                 value = field(row.values, self.path)
                 self._take(value if isinstance(value, list) else [value])
 
-    def columns(
-        self,
-        names: Sequence[str],
-        columns: Sequence[Sequence[Any]],
-        lines: Sequence[int],
-        digests: Sequence[int],
-    ) -> None:
-        if self.path in names:
-            self._take(dict.fromkeys(columns[list(names).index(self.path)]))
+    def columns(self, batch: Columns) -> None:
+        if self.path in batch.names:
+            self._take(dict.fromkeys(batch.values[list(batch.names).index(self.path)]))
 
     def _take(self, values: Iterable[Any]) -> None:
         for value in values:

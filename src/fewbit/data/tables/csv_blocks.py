@@ -66,10 +66,9 @@ class Block:
             quotes=None if self.quotes is None else self.quotes[cut:],
         )
 
-    def records(self, chosen: NDArray[np.bool_] | slice = slice(None)) -> Iterator[bytes]:
-        """The bytes of every chosen record."""
-        starts, ends = self.begins()[chosen], self.ends[self.first[1:] - 1][chosen]
-        return map(self.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+    def records(self) -> Iterator[bytes]:
+        """The bytes of every record."""
+        return map(self.data.__getitem__, map(slice, self.begins().tolist(), self.ends[self.first[1:] - 1].tolist()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def checked(delimiter: str) -> str:
     Raises:
         UsageError: it is not one ASCII character, or one that a field or a line may hold.
     """
+    delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter  # what one can type at a command line
     if len(delimiter) != 1 or not _SEP.fullmatch(b"sep=" + delimiter.encode()):
         raise UsageError(
             f"{delimiter!r} cannot separate fields",

@@ -3,8 +3,7 @@
 
 A number is what a program writes: `-12`, `0.5`, `.5`, `1.`, `3e-05`. `007`, `+1`, `1_000`, `NA` and `nan` are text,
 so that nothing is lost when a column is cast by its kind. One small automaton decides, run over all fields of a
-piece at a time: each step reads the next byte of every field that is still undecided. Short numbers are recognised
-before it starts; eight digits in a row, where it would only go round in a circle, are one step.
+piece at a time: each step reads the next byte of every field that is still undecided.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.data.tables.csv_scan import Positions
-from fewbit.data.tables.short_numbers import Words, all_digits, short_numbers, words_of
 
 KINDS = ("empty", "int", "float", "text")
 EMPTY, INT, FLOAT, TEXT = range(len(KINDS))
@@ -55,7 +53,6 @@ def _table() -> NDArray[np.uint16]:
 _NEXT = _table()
 _FIRST = _NEXT[1 << 8 : 2 << 8].copy()
 _KIND = np.array([kind for kind, _ in _AUTOMATON], np.uint8)
-_CIRCLES = np.array([ways.get("0") == ways.get("1") == state for state, (_, ways) in enumerate(_AUTOMATON)])
 
 
 def kinds(view: NDArray[np.uint8], starts: Positions, ends: Positions) -> Kinds:
@@ -81,29 +78,14 @@ def _kinds(view: NDArray[np.uint8], starts: Positions, ends: Positions) -> Kinds
     found[lengths == 0] = EMPTY
     state = _FIRST[view[starts]]
     state[lengths > _LONGEST] = 0
-    words = words_of(view)
-    short = np.flatnonzero((state != 0) & (lengths <= 8) & (starts < len(words)))
-    number, pointed = short_numbers(words[starts[short]], lengths[short])
-    sure = short[number]
-    found[sure] = np.where(pointed[number], FLOAT, INT)
-    state[sure] = 0
     live = np.flatnonzero(state)
     state, at, stop = state[live], starts[live] + 1, ends[live]
     while going := np.count_nonzero(state):
         if 2 * going < len(state):
             chosen = np.flatnonzero(state)
             live, state, at, stop = live[chosen], state[chosen], at[chosen], stop[chosen]
-        _pass_digits(words, state, at, stop)
         over = np.flatnonzero(at == stop)  # also fields refused before: their state says text, as it should
         found[live[over]] = _KIND[state[over] >> 8]
         state = _NEXT.take(state | view.take(at, mode="clip"))
         at += 1
     return found
-
-
-def _pass_digits(words: Words, state: NDArray[np.uint16], at: Positions, stop: Positions) -> None:
-    """Move over eight digits at once; `words[i]` is the eight bytes from `i` on."""
-    far = np.flatnonzero(stop - at >= 8)
-    if len(far):
-        far = far[_CIRCLES[state[far] >> 8]]
-        at[far[all_digits(words[at[far]])]] += 8

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import codecs
 from array import array
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.data.tables.csv_blocks import Block, Odd
+from fewbit.data.tables.csv_header import COLUMNS
 from fewbit.data.tables.csv_kinds import kinds
 from fewbit.data.tables.csv_row import RowReader
 from fewbit.data.tables.csv_scan import QUOTE, Positions
-from fewbit.data.tables.table import Row, Survey
+from fewbit.data.tables.table import Columns, Row, Survey
 from fewbit.data.tables.text_column import TextColumn
 
 _BITS = np.array([byte.bit_count() for byte in range(256)], np.int64)
-_WORD = 1 << 64
+_WEIGHTS = np.random.default_rng(0).integers(-(1 << 63), 1 << 63, COLUMNS, np.int64)
 
 
 def hand_out(block: Block | Odd, reader: RowReader, survey: Survey) -> None:
@@ -46,7 +46,7 @@ def hand_out(block: Block | Odd, reader: RowReader, survey: Survey) -> None:
         values = [_typed(*pair, reader) for pair in zip(names, found)]
         # Arrays are sequences of ints too, and the survey keeps a million of them in no time.
         lines = array("q", block.lines[good].tobytes())
-        survey.columns(names, values, lines, _digests(block, good, found))
+        survey.columns(Columns(names, values, lines, _digests(block, good, found)))
     if odd:
         places = zip(odd, block.lines[odd].tolist(), (block.begins()[odd] + block.offset).tolist())
         _hand_out_rows([reader.row(block.record(index), line, at) for index, line, at in places], reader, survey)
@@ -69,7 +69,7 @@ def _not_castable(found: Sequence[TextColumn], reader: RowReader) -> NDArray[np.
     return failing
 
 
-def _typed(name: str, column: TextColumn, reader: RowReader) -> Sequence[Any]:
+def _typed(name: str, column: TextColumn, reader: RowReader) -> Iterable[Any]:
     cast = reader.casts.get(name)
     return column if cast is None else [cast.read(text) for text in column]
 
@@ -163,7 +163,7 @@ def _digests(block: Block, good: NDArray[np.bool_], found: Sequence[TextColumn])
         starts, ends = starts - before[block.first[:-1]], ends - before[block.first[1:]]
     pieces = map(data.__getitem__, map(slice, starts[good].tolist(), ends[good].tolist()))
     hashes = np.fromiter(map(hash, pieces), np.int64, int(good.sum()))
-    for weight, column in zip(_weights(len(found)), found):
+    for weight, column in zip(_WEIGHTS, found):
         hashes += column.lengths * weight
     if block.quotes is not None:
         quoted = np.frombuffer(block.data, np.uint8)[block.starts] == QUOTE
@@ -181,15 +181,5 @@ def digest(values: Sequence[str], delimiter: str) -> int:
     """
     if any('"' in value for value in values):
         return hash(tuple(values))
-    whole = hash(delimiter.join(values).encode())
-    return _signed(whole + sum(len(value) * weight for value, weight in zip(values, _weights(len(values)))))
-
-
-@cache
-def _weights(width: int) -> tuple[int, ...]:
-    """A large odd number for each column: the powers of one."""
-    return tuple(_signed(pow(0x9E3779B97F4A7C15, column + 1, _WORD)) for column in range(width))
-
-
-def _signed(number: int) -> int:
-    return (number + _WORD // 2) % _WORD - _WORD // 2
+    lengths = np.array([len(value) for value in values], np.int64)
+    return int(np.sum([hash(delimiter.join(values).encode()), *lengths * _WEIGHTS[: len(values)]]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -56,36 +57,31 @@ def stored(path: Path, plain: PlainFile, layout: str, scan: Callable[[Iterator[b
     """
     try:
         digest = cache.digest(path) if plain.copied else cache.known_digest(path)
-        if digest is not None:
-            found = _load(cache.entry_of("rows", digest, layout))
-            if found is not None:
-                return found
+        found = None if digest is None else _load(cache.entry_of("rows", digest, layout))
         before = path.stat()
-        state = None if plain.copied else cache.hasher()
     except OSError:
-        return scan(_pieces(plain, None))  # no cache to be had: the index lives in memory
+        return scan(_pieces(plain, cache.hasher()))  # no cache to be had: the index lives in memory
+    if found is not None:
+        return found
+    state = cache.hasher()
     pieces = _pieces(plain, state)
     index = scan(pieces)
     for _ in pieces:  # a scan may stop early; the digest may not
         pass
     with contextlib.suppress(OSError):
-        if state is not None:
+        if digest is None:  # then the file is its own plain text, and that was read just now
             digest = state.hexdigest()
             cache.remember_digest(path, before, digest)
-        assert digest is not None
         _keep(cache.entry_of("rows", digest, layout), index)
     return index
 
 
-def _pieces(plain: PlainFile, state: object) -> Iterator[bytes]:
-    update = getattr(state, "update", None)
+def _pieces(plain: PlainFile, state: blake2b) -> Iterator[bytes]:
+    """The plain text, all that is read of the file going through the hash too."""
     with plain.path.open("rb", buffering=0) as file:
-        mark = file.read(plain.start)
-        if update is not None:
-            update(mark)
+        state.update(file.read(plain.start))
         while chunk := file.read(_SIZE):
-            if update is not None:
-                update(chunk)
+            state.update(chunk)
             yield chunk
 
 

@@ -28,10 +28,12 @@ class Shape:
         kind: `lines`, `array`, `data` (an object around the array), `values` (one after another), `object` (a
             single one over many lines), or `unclear` when more of the text is needed.
         frame: where the elements lie, for the kinds that are not lines.
+        alone: the text is a single object, whatever its lines.
     """
 
     kind: str
     frame: Frame | None = None
+    alone: bool = False
 
 
 def sniff(head: bytes, whole: bool) -> Shape:
@@ -62,8 +64,8 @@ def sniff(head: bytes, whole: bool) -> Shape:
     if alone and data is not None and holds:
         return Shape("data", _frame(head, data, 2))
     if (b"\n" in value or b"\r" in value) and _is_json(value):
-        return Shape("object" if alone else "values", Frame(0, 0))
-    return Shape("lines")
+        return Shape("object" if alone else "values", Frame(0, 0), alone)
+    return Shape("lines", alone=alone)
 
 
 def _first_object(head: bytes, start: int) -> tuple[int | None, int | None]:

@@ -68,11 +68,11 @@ class JsonTable(TextTable):
 
     def notes(self) -> Sequence[Fault]:
         """That a `.jsonl` holds no lines, or a lone object no rows."""
-        kind = self.shape.kind
+        kind, lines_wanted = self.shape.kind, ".json" not in self.path.suffixes
         found = list(super().notes())
-        if kind == "object":
-            found.append(Fault("not-rows", "the file is one object over many lines", 1, self._beginning.shift))
-        elif kind in _WORDS and ".json" not in self.path.suffixes:
+        if kind == "object" or (self.shape.alone and not lines_wanted):
+            found.append(Fault("not-rows", "the file is a single object, read as one row", 1, self._beginning.shift))
+        elif kind in _WORDS and lines_wanted:
             found.append(Fault("not-lines", f"named {self.path.name}, but holds {_WORDS[kind]}; read as that", 1))
         return found
 

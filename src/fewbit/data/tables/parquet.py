@@ -75,7 +75,13 @@ class ParquetTable(Table):
     def _stream(self, groups: Sequence[int] | None = None) -> Iterator[Any]:
         """The batches of some row groups, or of all; one group at a time, so that damage reaches no other."""
         for group in range(self._file.num_row_groups) if groups is None else groups:
-            yield from self._file.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False)
+            left = self._file.metadata.row_group(group).num_rows
+            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False):
+                left -= batch.num_rows
+                if left >= 0:
+                    yield batch
+            if left:
+                raise ValueError(f"row group {group} does not hold as many rows as the footer says")
 
     def write_kept(self, target: Path, kept: Sequence[int]) -> None:
         """Write the rows whose flag is set into a new parquet file; of columns of the same name, the last.
@@ -111,12 +117,13 @@ class ParquetTable(Table):
         group = int(np.searchsorted(self._starts, index, side="right")) - 1
         inside = index - self._starts[group]
         try:
-            for number, batch in enumerate(self._batches(group)):
-                if inside < (number + 1) * _BATCH:
-                    return next(_rows(batch.slice(inside - number * _BATCH, 1)))
+            for batch in self._batches(group):
+                if inside < batch.num_rows:
+                    return next(_rows(batch.slice(inside, 1)))
+                inside -= batch.num_rows
         except Exception as error:
             return Row(None, None, (_fault(error),))
-        return Row(None, None, (Fault("bad-parquet", f"row group {group} holds fewer rows than the footer says"),))
+        raise IndexError(index)
 
     def line(self, index: int) -> int | None:
         """Parquet has no lines."""

@@ -88,21 +88,13 @@ def head(path: Path, encoding_name: str | None = None, size: int = FIRST) -> byt
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the first bytes of a file tell.
+    """What the first bytes of a file tell: how it is packed, if it is, and its encoding and mark, if it is not."""
 
-    Args:
-        packing: `gzip`, `zstd` or `None`.
-        encoding: of the text of a file that is not packed.
-        mark: the length of its byte-order mark.
-        fault: why not even the beginning could be read.
-        empty: there are no bytes at all.
-    """
-
+    first: bytes = b""
     packing: str | None = None
     encoding: str = "utf-8"
     mark: int = 0
     fault: Fault | None = None
-    empty: bool = False
 
     @property
     def shift(self) -> int:
@@ -117,7 +109,7 @@ def beginning(path: Path, encoding_name: str | None = None) -> Beginning:
             first = file.read(4)
     except OSError as error:
         return Beginning(fault=Fault("unreadable", f"cannot read it: {error.strerror or error}"))
-    return Beginning(compression.packing(first), *encoding.detect(first, encoding_name), empty=not first)
+    return Beginning(first, compression.packing(first), *encoding.detect(first, encoding_name))
 
 
 def plain_file(path: Path, encoding_name: str | None = None) -> PlainFile:

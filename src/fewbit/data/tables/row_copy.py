@@ -27,11 +27,8 @@ from fewbit.data.tables.rules import Rules
 from fewbit.data.tables.table import Row, Table
 from fewbit.data.tables.text_table import TextTable
 
-_STAYS = frozenset({"header-space", "header-like-data", "delimiter-unclear"})
+_STAYS = frozenset({"header-space", "header-like-data", "delimiter-unclear", "not-rows"})
 """What is said about a file and only its owner can change."""
-
-_LEFT_OUT = frozenset({"nul-byte", "bad-cast"})
-"""Faults of rows whose values, written again, would have the same fault again."""
 
 
 class RowCopy:
@@ -72,10 +69,10 @@ class RowCopy:
         kept = bytearray()
         for row in table.rows():
             found = [fault.code for fault in row.faults if self._counts(fault.code)]
-            fatal = found if row.values is None else [*_LEFT_OUT.intersection(found), *self._failed(row)]
+            fatal = found if row.values is None or _incurable(row, table) else self._failed(row)
             (dropped if fatal else mended).update(fatal or found)
             kept.append(row.values is not None and not fatal)
-        if _LEFT_OUT.intersection(notes):  # a header that cannot be written
+        if "nul-byte" in notes:  # the header's
             kept = bytearray(len(kept))
         return mended, dropped, kept
 
@@ -101,6 +98,13 @@ class RowCopy:
 
     def _taken(self, table: Table, name: str) -> bool:
         return name != table.name and name in self.names
+
+
+def _incurable(row: Row, table: Table) -> bool:
+    """Whether a CSV row, written again, would have its fault again: a NUL, or nothing where a number is declared."""
+    assert row.values is not None
+    nul = any(fault.code == "nul-byte" for fault in row.faults)
+    return nul or (isinstance(table, CsvTable) and None in row.values.values())
 
 
 def _plain_name(name: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fewbit.data.sample import Place
 from fewbit.data.tables.csv_kinds import KINDS
-from fewbit.data.tables.table import Row, Survey, Table
+from fewbit.data.tables.table import Columns, Row, Survey, Table
 from fewbit.data.tables.text_column import TextColumn
 
 _NAMES = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
@@ -79,12 +79,10 @@ class Schema:
         if len(entry.spots) < _PLACES:
             entry.spots.append(spot)
 
-    def add_columns(
-        self, file: str, names: Sequence[str], columns: Sequence[Sequence[Any]], lines: Sequence[int]
-    ) -> None:
+    def add_columns(self, file: str, batch: Columns) -> None:
         """Take in rows that come by column; a text column brings the kinds of its values with it."""
-        self.rows += len(lines)
-        for name, column in zip(names, columns):
+        self.rows += len(batch.lines)
+        for name, column in zip(batch.names, batch.values):
             if isinstance(column, TextColumn):
                 kinds, words = column.kinds, list(KINDS)
             else:
@@ -94,7 +92,7 @@ class Schema:
             for kind, count in enumerate(np.bincount(kinds, minlength=len(words)).tolist()):
                 if count:
                     at = np.flatnonzero(kinds == kind)[:_PLACES].tolist()
-                    self._add(name, words[kind], count, [(file, int(lines[row]), None) for row in at])
+                    self._add(name, words[kind], count, [(file, batch.lines[row], None) for row in at])
 
     def _add(self, name: str, kind: str, count: int, spots: Iterable[Spot]) -> None:
         types = self._columns.get(name)
@@ -206,14 +204,8 @@ class _SchemaSurvey(Survey):
             if row.values is not None and not row.faults:
                 self.schema.add(row.values, (self.file, row.line, None))
 
-    def columns(
-        self,
-        names: Sequence[str],
-        columns: Sequence[Sequence[Any]],
-        lines: Sequence[int],
-        digests: Sequence[int],
-    ) -> None:
-        self.schema.add_columns(self.file, names, columns, lines)
+    def columns(self, batch: Columns) -> None:
+        self.schema.add_columns(self.file, batch)
 
 
 def schema_of(tables: Iterable[Table]) -> Schema:

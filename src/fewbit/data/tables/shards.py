@@ -99,11 +99,9 @@ def _plain_json(shard: Shard) -> bool:
 
 
 def _lone_object(shard: Shard) -> bool:
-    from fewbit.data.tables import json_sniff, plain
+    from fewbit.data.tables.json_table import JsonTable
 
-    head = plain.head(shard.path)
-    kind = json_sniff.sniff(head, whole := len(head) < plain.FIRST).kind
-    return kind == "object" or (kind == "lines" and whole and b"\n" not in head.strip())
+    return JsonTable(shard.path, shard.name).shape.alone
 
 
 def _sorted(shards: Iterable[Shard]) -> list[Shard]:

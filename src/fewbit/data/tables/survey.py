@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from fewbit.data.findings import DataReport
 from fewbit.data.sample import Place
@@ -16,7 +15,7 @@ from fewbit.data.tables.lengths import Lengths
 from fewbit.data.tables.projection import field
 from fewbit.data.tables.repeats import Repeats, row_hash
 from fewbit.data.tables.schema import COLUMNS, Schema, place_of
-from fewbit.data.tables.table import Fault, Row, Survey, Table
+from fewbit.data.tables.table import Columns, Fault, Row, Survey, Table
 from fewbit.data.tables.text_column import TextColumn
 
 _QUICK = 1000
@@ -88,22 +87,16 @@ class ReportSurvey(Survey):
         self.tally.add(self.split, labels)
         self._count(len(rows), len(hashes))
 
-    def columns(
-        self,
-        names: Sequence[str],
-        columns: Sequence[Sequence[Any]],
-        lines: Sequence[int],
-        digests: Sequence[int],
-    ) -> None:
-        self.schema.add_columns(self.file, names, columns, lines)
-        for name, column in zip(names, columns):
+    def columns(self, batch: Columns) -> None:
+        self.schema.add_columns(self.file, batch)
+        self.repeats.add(batch.digests, batch.lines)
+        for name, column in zip(batch.names, batch.values):
             if isinstance(column, TextColumn):
                 self.lengths.add(name, column.lengths)
-        self.repeats.add(digests, lines)
-        if self.label_path is not None and self.label_path in names:
-            column = columns[list(names).index(self.label_path)]
-            self.tally.add(self.split, ((value, (self.file, line, None)) for value, line in zip(column, lines)))
-        self._count(len(lines), len(lines))
+            if name == self.label_path:
+                labels = ((value, (self.file, line, None)) for value, line in zip(column, batch.lines))
+                self.tally.add(self.split, labels)
+        self._count(len(batch.lines), len(batch.lines))
 
     def _count(self, seen: int, good: int) -> None:
         self.seen += seen

@@ -15,7 +15,7 @@ What tables of text have in common is in `text_table.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +70,24 @@ def broken_row(fault: Fault) -> Row:
     return Row(None, fault.line, (fault,))
 
 
+class Columns(NamedTuple):
+    """Faultless rows by column.
+
+    Args:
+        names: of the columns.
+        values: `values[c]` has the values of `names[c]`, one for each row. A CSV hands out `text_column.TextColumn`s:
+            their `kinds` and `lengths` are arrays that cost nothing, their values are decoded when asked for. A
+            million rows are checked in time only if values are asked for in few columns (labels).
+        lines: the line each row begins on.
+        digests: a 64-bit hash of each row's values, for finding repeated rows.
+    """
+
+    names: Sequence[str]
+    values: Sequence[Iterable[Any]]
+    lines: Sequence[int]
+    digests: Sequence[int]
+
+
 class Survey:
     """Who listens to a full pass over a table; this one listens to nothing (see `survey.py` for one that does)."""
 
@@ -82,21 +100,8 @@ class Survey:
         `digests[r]`, where the kind hands out columns too, is the row's hash by the same rule as there.
         """
 
-    def columns(
-        self,
-        names: Sequence[str],
-        columns: Sequence[Sequence[Any]],
-        lines: Sequence[int],
-        digests: Sequence[int],
-    ) -> None:
-        """Some faultless rows by column: `columns[c][r]` is `names[c]` of the row that begins at `lines[r]`.
-
-        `digests[r]` is a 64-bit hash of the row's values, for finding repeated rows.
-
-        A CSV hands out `text_column.TextColumn`s: their `kinds` and `lengths` are arrays that cost nothing, their
-        values are decoded only when asked for. A million rows are checked in time only if kinds and lengths are
-        taken from there, and values only of the few columns (labels) that need them.
-        """
+    def columns(self, batch: Columns) -> None:
+        """Some faultless rows by column."""
 
 
 class Table(ABC):

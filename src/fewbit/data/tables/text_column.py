@@ -7,8 +7,7 @@ made when they are asked for, so a column nobody looks at costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from fewbit.data.tables.csv_kinds import Kinds
 from fewbit.data.tables.csv_scan import Positions
 
 
-class TextColumn(Sequence[str]):
+class TextColumn:
     """The values of one column as text, made on demand.
 
     Args:
@@ -50,14 +49,7 @@ class TextColumn(Sequence[str]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> TextColumn: ...
-    def __getitem__(self, index: int | slice) -> str | TextColumn:
-        if isinstance(index, slice):
-            bounds = self._starts[index], self._ends[index]
-            return TextColumn(self._data, *bounds, self._doubled[index], self.kinds[index], self.lengths[index])
+    def __getitem__(self, index: int) -> str:
         text = self._data[self._starts[index] : self._ends[index]].decode()
         return text.replace('""', '"') if self._doubled[index] else text
 

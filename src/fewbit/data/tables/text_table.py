@@ -43,7 +43,7 @@ class TextTable(Table):
         """That the file's name and its first bytes disagree about how it is packed."""
         named = compression.SUFFIXES.get(self.path.suffix.lower())
         found = self._beginning.packing
-        if named == found or self._beginning.empty or self._beginning.fault is not None:
+        if named == found or not self._beginning.first:
             return ()
         really = f"packed with {found}" if found else "not packed"
         return [Fault("packing-mismatch", f"{self.path.name} is {really}; read as what it is")]
