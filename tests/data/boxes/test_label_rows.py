@@ -72,10 +72,30 @@ def test_comma_separated_row_is_a_named_error_with_its_fix(tmp_path, written):
     assert found.text() == "0 0.5 0.5 0.2 0.2\n" and found.changed
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8, 10, 12])
-def test_six_or_an_even_count_of_values_is_an_error(tmp_path, count):
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8, 10, 12])
+def test_too_few_or_an_even_count_of_values_is_an_error(tmp_path, count):
     found, met = read(tmp_path, " ".join(["0", *["0.5"] * (count - 1)]))
     assert codes(met) == [("row-count", 1)] and not found.shapes
+
+
+@pytest.mark.parametrize("sixth", ["0", "0.87", "1", "9.1e-1"])
+def test_a_sixth_value_like_a_confidence_is_an_error_whose_repair_keeps_the_box(tmp_path, sixth):
+    found, met = read(tmp_path, f"0 0.5 0.5 0.2 0.2 {sixth}\n")
+    assert codes(met) == [("row-confidence", 1)] and "'0 0.5 0.5 0.2 0.2'" in met[0].fix
+    assert found.text() == "0 0.5 0.5 0.2 0.2\n" and found.changed
+
+
+@pytest.mark.parametrize("sixth", ["1.5", "-0.1", "nan", "cat", "0_1"])
+def test_any_other_sixth_value_is_an_error_that_costs_the_row(tmp_path, sixth):
+    found, met = read(tmp_path, f"0 0.5 0.5 0.2 0.2 {sixth}\n")
+    assert codes(met) == [("row-count", 1)] and not found.shapes
+
+
+def test_rows_that_are_all_dropped_are_not_an_empty_file(tmp_path):
+    assert read(tmp_path, "0 0.5 0.5 0.2\n0 nan 1 1 1\n")[0].lost
+    for nothing in ("", " \n", "\u00a0\n", "\ufeff\n"):
+        found, met = read(tmp_path, nothing)
+        assert found.empty and not found.lost and not met
 
 
 def test_box_and_polygon_rows_may_stand_in_one_file(tmp_path):

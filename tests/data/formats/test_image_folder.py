@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import builtins
+import errno
 import hashlib
 import inspect
 import os
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from fewbit.data.detect import find_format
 from fewbit.data.findings import DataReport, Policy
 from fewbit.data.formats.image_folder import CODES, check, detect, fix, read
 from fewbit.errors import DataError, FewbitError, UsageError
@@ -155,6 +158,53 @@ def test_images_directly_in_the_root_are_reported(tmp_path):
     assert report.counts["image-outside-class"] == 1 and report.findings[0].place.path == "stray.png"
 
 
+# No classes
+
+
+def test_images_alone_are_samples_without_a_label(tmp_path):
+    root = folder(tmp_path, *(f"{i}.jpg" for i in range(8)))
+    assert 0.5 <= detect(root).confidence < 0.8
+    source = opened(root)
+    assert len(source) == 8 and source.facts == {"classes": [], "splits": {"all": 8}}
+    assert all(set(sample) == {"image"} for sample in [*source, source.get(3)])
+    assert [line["what"] for line in source.record.lines] == ["no-classes"]
+    for quick in (True, False):
+        report = report_of(root, quick=quick)
+        assert [f.code for f in report.findings] == ["no-classes"] and report.ok
+        assert report.understood["images"] == 8 and report.understood["classes"] == []
+
+
+def test_images_alone_are_checked_dropped_and_repaired_like_others(tmp_path):
+    root, out = folder(tmp_path / "data", "1.jpg", "2.jpg"), tmp_path / "out"
+    (root / "0.jpg").touch()
+    (root / "3.jpg").write_bytes((root / "1.jpg").read_bytes())
+    assert report_of(root).counts == {"no-classes": 1, "image-empty": 1, "duplicate": 1}
+    assert len(opened(root, {"image-empty": "drop"})) == 3
+    out.mkdir()
+    assert fix(root, out, task=None, signature=None) == ["left out 0.jpg: the file is empty (0 bytes)"]
+    assert report_of(out).ok and len(opened(out)) == 3
+
+
+def test_images_alone_serve_any_task_and_have_no_splits(tmp_path):
+    root = folder(tmp_path, "1.png", "2.png")
+    (root / "empty").mkdir()
+    assert len(opened(root, task="object-detection")) == 2 and report_of(root, task="object-detection").ok
+    with pytest.raises(UsageError, match="no split"):
+        opened(root, split="train")
+
+
+def test_images_alone_with_labels_or_a_table_beside_them_are_not_taken_for_granted(tmp_path):
+    root = folder(tmp_path, *(f"{i}.png" for i in range(4)))
+    (root / "0.txt").write_text("a photo of a cat")
+    assert find_format(root)[0] == "image_folder"
+    (root / "0.txt").write_text("0 0.5 0.5 1 1\n")
+    assert find_format(root)[0] == "yolo"
+    (root / "0.txt").unlink()
+    (root / "metadata.csv").write_text("file_name,label\n0.png,cat\n")
+    with pytest.raises(UsageError, match="more than one format"):
+        find_format(root)
+
+
 # Classes
 
 
@@ -184,6 +234,15 @@ def test_a_class_of_val_that_train_lacks_is_an_error(tmp_path):
     assert len(opened(root, {"class-unseen-in-train": "keep"})) == 4
 
 
+def test_a_class_that_train_lacks_comes_with_the_name_that_was_meant(tmp_path):
+    root = folder(tmp_path, "train/seven/1.png", "train/two/1.png", "val/sevn/1.png", "val/xyz/1.png", "val/TWO/1.png")
+    messages = {f.place.path: f.message for f in report_of(root).errors}
+    assert "did you mean 'seven'?" in messages["val/sevn"] and "did you mean 'two'?" in messages["val/TWO"]
+    assert "did you mean" not in messages["val/xyz"]
+    given = report_of(root, classes=["seven", "two", "xyz", "TWO"])
+    assert ["did you mean 'seven'?" in f.message for f in given.errors if f.code == "class-unknown"] == [True]
+
+
 def test_a_class_that_val_lacks_is_only_information(tmp_path):
     report = report_of(folder(tmp_path, "train/a/1.png", "train/b/1.png", "val/a/1.png"))
     assert report.counts["class-missing-in-split"] == 1 and report.ok and not report.warnings
@@ -192,6 +251,13 @@ def test_a_class_that_val_lacks_is_only_information(tmp_path):
 def test_numeric_class_names_are_warned_about(tmp_path):
     report = report_of(folder(tmp_path, "1/a.png", "2/a.png", "10/a.png"))
     assert "class-numeric" in codes(report)
+
+
+@pytest.mark.parametrize("names, warned", [(["10", "2", "Zebra", "apple"], True), (["02", "10", "apple"], False)])
+def test_numbers_among_other_names_are_warned_about_when_text_sorts_them_otherwise(tmp_path, names, warned):
+    root = folder(tmp_path, *(f"{name}/1.png" for name in names))
+    assert ("class-numeric" in codes(report_of(root))) is warned
+    assert "class-numeric" not in codes(report_of(root, classes=sorted(names, key=lambda n: (len(n), n))))
 
 
 def test_numeric_names_that_equal_their_indices_are_fine(tmp_path):
@@ -295,9 +361,59 @@ def test_heic_avif_and_gif_are_reported(tmp_path):
     frames = [Image.new("RGB", (12, 12), (i * 90, 0, 0)) for i in range(3)]
     frames[0].save(root / "b/4.gif", save_all=True, append_images=frames[1:])
     report = report_of(root)
-    assert report.counts["image-skipped"] == 3 and report.counts["image-animated"] == 1
+    assert report.counts["image-skipped"] == 3
     assert len(opened(root)) == 2
     assert any("3 files" in line["reason"] for line in opened(root).record.lines)
+
+
+def test_an_animated_gif_is_either_read_or_passed_over(tmp_path):
+    root = folder(tmp_path, "a/1.png", "b/1.png")
+    frames = [Image.new("RGB", (12, 12), (i * 90, 0, 0)) for i in range(3)]
+    for name in ("b/2.gif", "b/3.png"):  # the second is read, for its name promises an image that we read
+        frames[0].save(root / name, "GIF", save_all=True, append_images=frames[1:])
+    found = {(f.code, f.place.path): f.message for f in report_of(root).findings if f.code != "duplicate"}
+    assert set(found) == {
+        ("image-skipped", "b/2.gif"),
+        ("image-animated", "b/3.png"),
+        ("image-extension-mismatch", "b/3.png"),
+    }
+    assert "3 frames" in found["image-skipped", "b/2.gif"] and "first is used" in found["image-animated", "b/3.png"]
+    assert [path for path, _ in labels(opened(root))] == ["a/1.png", "b/1.png", "b/3.png"]
+
+
+def test_a_file_that_the_system_refuses_is_a_matter_of_permissions(tmp_path, monkeypatch):
+    root = folder(tmp_path, "a/1.png", "b/1.png")
+    refuse(monkeypatch, root / "a/1.png")
+    for quick in (True, False):
+        (error,) = report_of(root, quick=quick).errors
+        assert (error.code, error.place.path) == ("image-denied", "a/1.png")
+        assert "permissions" in error.fix and "restore" not in error.fix
+    with pytest.raises(DataError) as caught:
+        opened(root).get(0)
+    assert caught.value.code == "image-denied"
+    assert len(opened(root, {"image-denied": "drop"})) == 1
+
+
+def test_fix_leaves_out_what_the_system_refuses(tmp_path, monkeypatch):
+    root, out = folder(tmp_path / "data", "a/1.png", "a/2.png", "b/1.png"), tmp_path / "out"
+    (root / "a/notes.txt").write_text("secret")
+    out.mkdir()
+    refuse(monkeypatch, root / "a/1.png", root / "a/notes.txt")
+    changes = fix(root, out, task=None, signature=None)
+    assert [line.partition(":")[0] for line in changes] == ["left out a/1.png", "left out a/notes.txt"]
+
+
+def refuse(monkeypatch, *paths):
+    """Permissions that hold for root, too."""
+    for module, name in ((os, "open"), (builtins, "open")):
+        real = getattr(module, name)
+
+        def guarded(file, *args, real=real, **options):
+            if not isinstance(file, int) and os.fspath(file) in map(str, paths):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(file))
+            return real(file, *args, **options)
+
+        monkeypatch.setattr(module, name, guarded)
 
 
 def test_an_image_without_suffix_and_a_text_are_told_apart(tmp_path):
@@ -378,8 +494,50 @@ def test_reading_raises_at_a_broken_image_unless_told_to_drop_it(tmp_path):
         assert [path for path, _ in labels(source)] == ["a/1.png", "a/3.png", "b/1.png", "b/2.jpg"]
         assert len(list(source)) == 4
         assert sorted(line["what"] for line in source.record.lines) == sorted(broken)
-        with pytest.raises(DataError):
-            source.get(0)
+
+
+@pytest.mark.parametrize("first", ["len", "get", "place", "iter"])
+def test_length_order_and_random_access_agree_when_files_are_dropped(tmp_path, first):
+    kept = ["a/1.png", "a/3.png", "b/1.png", "b/2.jpg"]
+    broken = ["image-empty", "image-unreadable", "image-truncated", "image-kind-unsupported", "image-bomb"]
+    source = opened(spoil(tmp_path), dict.fromkeys(broken, "drop"))
+    ask = {
+        "len": lambda: len(source),
+        "get": lambda: source.get(3),
+        "place": lambda: source.place(0),
+        "iter": lambda: next(iter(source)),
+    }
+    ask[first]()
+    for _ in (1, 2):
+        assert [(s.place.path, s.place.index) for s in source] == [(name, i) for i, name in enumerate(kept)]
+        assert len(source) == len(source.facts["classes"]) + 2 == 4
+        assert [source.get(i).place for i in range(4)] == [source.place(i) for i in range(4)]
+    assert [source.place(i).path for i in range(4)] == kept
+    assert sorted(line["what"] for line in source.record.lines) == sorted(broken)
+
+
+def test_a_fault_that_is_to_be_raised_is_raised_when_it_is_read_not_when_it_is_counted(tmp_path):
+    source = opened(spoil(tmp_path), {"image-empty": "drop"})
+    assert len(source) == 8 and source.get(0).place.path == "a/1.png"
+    with pytest.raises(DataError) as caught:
+        source.get(1)
+    assert "a/2.jpg" in caught.value.where and "policy={'image-unreadable': 'drop'}" in caught.value.try_
+    with pytest.raises(DataError):
+        list(source)
+
+
+def test_a_file_that_breaks_after_it_was_counted_shifts_nothing(tmp_path):
+    source = opened(folder(tmp_path, "a/1.png", "b/1.png"), {"image-empty": "drop"})
+    assert len(source) == 2
+    (tmp_path / "a/1.png").write_bytes(b"")
+    for read_it in (lambda: source.get(0), lambda: list(source)):
+        with pytest.raises(DataError, match="empty"):
+            read_it()
+    assert source.get(1).place.path == "b/1.png"
+
+
+def test_without_a_drop_policy_the_length_costs_no_decoding(tmp_path):
+    assert len(opened(spoil(tmp_path))) == 9
 
 
 def test_the_same_image_in_two_splits_or_classes_is_leakage(split):
@@ -442,7 +600,7 @@ def test_detect_says_yes_to_classes_and_splits(tmp_path, split):
         ["a/1.npz", "b/2.npz"],
         ["train.jsonl"],
         ["a/1.txt"],
-        ["1.png", "2.png"],
+        ["1.png", "a.txt", "b.txt"],
         [],
     ],
 )
@@ -490,7 +648,24 @@ def test_fix_copies_a_clean_dataset_unchanged(split, tmp_path):
     assert snapshot(out) == snapshot(split)
 
 
-def test_fix_leaves_out_what_cannot_be_used_and_keeps_the_indices(tmp_path):
+def test_fix_takes_along_no_class_that_it_has_emptied(tmp_path):
+    root, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    folder(root, *(f"train/{name}/{i}.png" for name in ("one", "seven", "two") for i in (1, 2)))
+    folder(root, "val/one/1.png", "val/sevn/1.png", "val/two/1.png")
+    (root / "val/sevn/notes.txt").write_text("a misspelt folder")
+    (root / "val/two/1.png").write_bytes(b"")
+    (root / "train/six").mkdir()
+    changes = fix(root, out, task=None, signature=None)
+    assert opened(out).facts["classes"] == ["one", "seven", "six", "two"]  # six was empty before: it keeps its index
+    assert not (out / "val/sevn").exists() and not (out / "val/two").exists()
+    assert [line for line in changes if "the class" in line and "index" in line] == [
+        "left out the class 'sevn': the index of every class sorted after it is one less"
+    ]
+    assert report_of(out).ok
+
+
+def test_fix_leaves_out_what_cannot_be_used(tmp_path):
     root, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
     folder(
@@ -514,7 +689,7 @@ def test_fix_leaves_out_what_cannot_be_used_and_keeps_the_indices(tmp_path):
     assert snapshot(root) == before
     assert not report_of(out).errors
     assert "class-unseen-in-train" not in codes(report_of(out))
-    assert opened(out).facts["classes"] == ["a", "b", "c", "d"]
+    assert opened(out).facts["classes"] == ["a", "c"]
     told = "\n".join(changes)
     for name in ("train/d/0.png", "val/b/1.png", "val/d/1.png", "val/a/1.png", "val/c/gone.png", "2-2.jpg"):
         assert name in told

@@ -95,6 +95,8 @@ def test_class_beyond_nc_names_file_and_line(tmp_path):
 def test_class_ids_all_from_one_on_are_suspected(tmp_path):
     report = check(flat(tmp_path, a="1 .5 .5 .2 .2\n2 .5 .5 .1 .1\n"))
     assert "classes-from-one" in report.counts and "class-beyond" in report.counts
+    advice = next(finding.fix for finding in report.warnings if finding.code == "classes-from-one")
+    assert "one_based=True in Python" in advice and "--option one_based=true on the command line" in advice
     report = check(tmp_path, one_based=True)
     assert report.ok and "classes-from-one" not in report.counts
     assert read(tmp_path, one_based=True).get(0)["classes"].tolist() == [0, 1]
@@ -188,6 +190,21 @@ def test_two_splits_that_are_the_same_folder_are_told_once_and_read_once(tmp_pat
     report = check(tmp_path)
     assert report.counts["splits-alike"] == 1 and not report.warnings
     assert len(read(tmp_path)) == 2 and len(read(tmp_path, split="val")) == 2
+    assert next(f.message for f in report.findings if f.code == "splits-alike").startswith("train and val are")
+
+
+def test_a_label_file_that_two_splits_use_is_reported_once(tmp_path):
+    flat(tmp_path, a=f"{BOX}0 1 2\n", b="", c=None)
+    fill(tmp_path, {"data.yaml": "train: images\nval: images\nnames: [cat, dog]\n", "images/d.heic": "x"})
+    report = check(tmp_path)
+    assert {code: report.counts[code] for code in ("row-count", "label-empty", "label-missing", "image-not-read")} == {
+        "row-count": 1,
+        "label-empty": 1,
+        "label-missing": 1,
+        "image-not-read": 1,
+    }
+    assert report.understood["objects"] == {"cat": 1}
+    assert report.understood["background"] == {"label_missing": 1, "label_empty": 1}
 
 
 def test_the_dataset_is_never_written_to(tmp_path):

@@ -4,7 +4,12 @@ import random
 import numpy as np
 import pytest
 
+from fewbit.data.boxes import labels
+from fewbit.data.boxes.changes import DONE
+from fewbit.data.boxes.fault import remedy
+from fewbit.data.findings import Severity
 from fewbit.data.formats import yolo
+from fewbit.data.images import decode
 from fewbit.errors import DataError
 from mutation import mutate
 from yolo_sets import BOX, OUTLINE, check, fill, flat, png, read, tree
@@ -67,11 +72,87 @@ def test_pixels_are_read_in_the_way_that_fits_every_row(tmp_path):
     assert boxes == pytest.approx(np.array([[15.5 / 20, 0.55, 7 / 20, 0.7], [0.2, 0.5, 0.2, 0.6]]))
 
 
-def test_classes_that_surely_count_from_one_are_shifted(tmp_path):
-    flat(tmp_path / "set", a="1 .5 .5 .2 .2\n2 .5 .5 .1 .1\n")
+def test_classes_are_never_shifted_on_a_guess(tmp_path):
+    """One stray row of class 2 beside 29 dogs once made 29 cats."""
+    flat(
+        tmp_path / "set", **{f"dog{i:02}": "1 .5 .5 .2 .2\n" for i in range(29)}, stray="1 .5 .5 .2 .2\n2 .5 .5 .1 .1\n"
+    )
     lines = fixed(tmp_path / "set", tmp_path / "out")
+    assert {cls for sample in read(tmp_path / "out") for cls in sample["classes"].tolist()} == {1}
+    assert len(read(tmp_path / "out")) == 30
+    assert [line for line in lines if line.startswith("labels/")] == [
+        "labels/stray.txt:2: class 2, but there are 2 classes, 0 to 1: row left out [class-beyond]"
+    ]
+
+
+def test_classes_are_shifted_when_it_is_said_that_they_count_from_one(tmp_path):
+    flat(tmp_path / "set", a="1 .5 .5 .2 .2\n2 .5 .5 .1 .1\n")
+    lines = fixed(tmp_path / "set", tmp_path / "out", one_based=True)
     assert any("classes-from-one" in line for line in lines)
     assert read(tmp_path / "out").get(0)["classes"].tolist() == [0, 1]
+
+
+def test_an_image_whose_rows_are_all_dropped_is_left_out_and_never_background(tmp_path):
+    flat(tmp_path / "set", a=BOX, short="0 .5 .5 .2\n", flat="0 .5 .5 0 .2\n", beyond="7 .5 .5 .2 .2\n", none="")
+    lines = fixed(tmp_path / "set", tmp_path / "out")
+    assert sorted(name for name in tree(tmp_path / "out") if "/" in name) == [
+        "images/a.png",
+        "images/none.png",
+        "labels/a.txt",
+        "labels/none.txt",
+    ]
+    assert [line for line in lines if line.startswith("images/")] == [
+        f"images/{name}.png: left out, no row of labels/{name}.txt can be used" for name in ("beyond", "flat", "short")
+    ]
+
+
+def test_a_confidence_is_taken_off_and_told(tmp_path):
+    flat(tmp_path / "set", a="0 0.5 0.5 0.2 0.2 0.91\n")
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "set").get(0)
+    assert caught.value.code == "row-confidence"
+    lines = fixed(tmp_path / "set", tmp_path / "out")
+    assert read(tmp_path / "out").get(0)["boxes"].tolist() == pytest.approx(np.array([[0.5, 0.5, 0.2, 0.2]]))
+    assert "the box is kept, the sixth value is left out [row-confidence]" in lines[0]
+
+
+def test_every_line_says_what_was_done_and_rows_come_in_order(tmp_path):
+    flat(tmp_path / "set", a=f"0 .9 .5 .4 .2\n0 .9 .5 .5 .2\n0 nan .5 .1 .1\n0 1 2\n{BOX}{BOX}")
+    yaml = "train: ../images\nval: nowhere\nnames: [cat, dog]\n"
+    fill(tmp_path / "set", {"data.yaml": yaml, "labels/lost.txt": BOX})
+    lines = fixed(tmp_path / "set", tmp_path / "out")
+    assert [line.split(":")[1] for line in lines if line.startswith("labels/a.txt")] == ["1", "2", "3", "4", "6"]
+    for end in (
+        "its images are copied, and the new data.yaml leads to them [path-guessed]",
+        "left out of the new data.yaml [split-missing]",
+        "left out [label-orphan]",
+        "cut at the border [out-of-range]",
+        "row left out [row-count]",
+    ):
+        assert any(line.endswith(f": {end}") for line in lines), end
+
+
+def test_every_code_that_makes_a_copy_differ_has_words_for_what_was_done():
+    own_words = {"stem-twice", "label-unreadable", "no-images", "labels-none", "yaml-keypoints", "masks-too-large"}
+    for code, known in yolo.CODES.items():
+        if code in labels.CODES and remedy(known) == "drop":
+            assert code not in DONE, f"{code} costs the row"
+        elif (known.severity is Severity.ERROR or remedy(known) != "keep") and code not in {*own_words, *decode.CODES}:
+            assert code in DONE
+
+
+def test_what_two_splits_share_is_told_once_and_written_for_both(tmp_path):
+    flat(tmp_path / "set", a=f"{BOX}0 1 2\n", b="0 1 2\n")
+    fill(tmp_path / "set", {"data.yaml": "train: images\nval: images\nnames: [cat, dog]\n"})
+    lines = fixed(tmp_path / "set", tmp_path / "out")
+    assert len(lines) == len(set(lines)) == 4
+    assert set(tree(tmp_path / "out")) >= {"labels/train/a.txt", "labels/val/a.txt"}
+
+
+def test_a_copy_of_the_images_folder_brings_the_labels_from_above(tmp_path):
+    fill(tmp_path, {"set/train/images/a.png": None, "set/train/labels/a.txt": BOX})
+    fixed(tmp_path / "set/train/images", tmp_path / "out")
+    assert len(read(tmp_path / "out").get(0)["boxes"]) == 1
 
 
 def test_images_that_cannot_be_used_are_left_out_with_their_labels(tmp_path):

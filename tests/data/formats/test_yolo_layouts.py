@@ -2,6 +2,7 @@
 
 import pytest
 
+from fewbit.data.detect import find_format
 from fewbit.errors import DataError, UsageError
 from yolo_sets import BOX, check, fill, flat, places, png, read, split_set
 
@@ -176,3 +177,50 @@ def test_a_path_that_is_not_there_is_wrong_use(tmp_path):
 def test_a_stray_file_does_not_make_a_dataset_of_its_folder(tmp_path):
     fill(tmp_path, {"a.png": None, "a.txt": BOX, "broken.yaml": "["})
     assert {finding.code for finding in check(tmp_path / "broken.yaml").errors} == {"yaml-invalid", "no-images"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["{images}/a.png", "{images}/Train/a.png", "Train/{images}/a.png"],
+)
+@pytest.mark.parametrize(("images", "labels"), [("Images", "Labels"), ("IMAGES", "LABELS"), ("images", "Labels")])
+def test_folders_of_images_and_labels_in_any_case(tmp_path, name, images, labels):
+    image, label = name.format(images=images), name.format(images=labels).replace(".png", ".txt")
+    fill(tmp_path, {image: None, label: BOX, label.replace("a.txt", "lost.txt"): BOX, f"{labels}/classes.txt": "cat\n"})
+    assert find_format(tmp_path)[0] == "yolo"
+    report = check(tmp_path)
+    assert report.ok and report.understood["objects"] and report.counts["label-orphan"] == 1
+    assert len(read(tmp_path).get(0)["boxes"]) == 1
+
+
+def test_a_folder_spelled_as_usual_comes_before_one_in_another_case(tmp_path):
+    fill(tmp_path, {"images/Images/a.png": None, "labels/Images/a.txt": BOX})
+    assert check(tmp_path).ok and len(read(tmp_path).get(0)["boxes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "image", "label", "found"),
+    [
+        ("train/images", "train/images/a.png", "train/labels/a.txt", "../labels"),
+        ("images", "images/a.png", "labels/a.txt", "../labels"),
+        ("images", "images/train/a.png", "labels/train/a.txt", "../labels/train"),
+        ("images/train", "images/train/a.png", "labels/train/a.txt", "../../labels/train"),
+        ("Images", "Images/a.png", "Labels/a.txt", "../Labels"),
+    ],
+)
+def test_the_images_folder_itself_is_detected_and_the_root_above_is_hinted_at(tmp_path, given, image, label, found):
+    root = fill(tmp_path / "set", {image: None, label: BOX})
+    name, _, why = find_format(root / given)
+    assert name == "yolo" and found in why and str(root) in why
+    report = check(root / given)
+    (hint,) = [finding for finding in report.warnings if finding.code == "root-above"]
+    assert found in hint.message and str(root) in hint.fix
+    assert len(read(root / given).get(0)["boxes"]) == 1
+    assert "root-above" not in check(root).counts
+
+
+def test_labels_beside_their_images_in_a_folder_that_is_called_images(tmp_path):
+    fill(tmp_path / "images", {"a.png": None, "a.txt": BOX})
+    report = check(tmp_path / "images")
+    assert report.ok and "root-above" not in report.counts
+    assert find_format(tmp_path / "images")[0] == "yolo" and len(read(tmp_path / "images").get(0)["boxes"]) == 1

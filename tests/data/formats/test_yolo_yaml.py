@@ -3,6 +3,7 @@ import pickle
 
 import pytest
 
+from fewbit.data.formats import yolo
 from fewbit.errors import DataError
 from yolo_sets import BOX, check, fill, flat, places, read, split_set
 
@@ -158,6 +159,28 @@ def test_yaml_is_strict_utf8_with_the_byte_in_the_message(tmp_path):
 def test_hostile_yaml_is_refused(tmp_path, text):
     split_set(tmp_path, text or " ")
     assert "yaml-invalid" in check(tmp_path).counts
+
+
+@pytest.mark.parametrize(
+    "tagged",
+    ["!!python/object/apply:os.system 'touch {mark}'", "!!python/name:os.system", "!mine cat", "!!binary Y2F0"],
+)
+def test_a_tag_in_the_yaml_is_reported_and_never_followed(tmp_path, tagged):
+    mark = tmp_path / "ran"
+    split_set(tmp_path / "set", f"train: images/train\nnames: [{tagged.format(mark=mark)}, dog]\n")
+    report = check(tmp_path / "set")
+    assert places(report, "yaml-tag") == ["data.yaml:2"] and not mark.exists()
+    with pytest.raises(DataError):
+        read(tmp_path / "set", {"yaml-tag": "raise"})
+    (tmp_path / "out").mkdir()
+    assert any("[yaml-tag]" in line for line in yolo.fix(tmp_path / "set", tmp_path / "out"))
+    assert "!" not in (tmp_path / "out" / "data.yaml").read_text() and not mark.exists()
+
+
+def test_plain_tags_are_no_fault(tmp_path):
+    split_set(tmp_path, "train: !!str images/train\nnames: !!seq [!!str cat, ! dog]\nnc: !!int 2\n")
+    report = check(tmp_path)
+    assert report.ok and not report.warnings and report.understood["classes"] == ["cat", "dog"]
 
 
 def test_key_points_are_refused_and_not_read_as_polygons(tmp_path):

@@ -72,12 +72,23 @@ def test_without_shared_memory_everything_comes_through_the_pipe(files, monkeypa
 
 def test_a_child_that_dies_loses_nothing(files, monkeypatch):
     monkeypatch.setattr(child, "_BOOT", "import sys; sys.stdin.readline(); sys.stdin.readline(); sys.exit(3)")
-    assert outcomes(decode_in_order(files, 2)) == outcomes(decode_in_order(files, 1))
+    with pytest.warns(RuntimeWarning, match="ended before its work was done") as told:
+        assert outcomes(decode_in_order(files, 2)) == outcomes(decode_in_order(files, 1))
+    assert len(told) == 1
 
 
-def test_without_a_second_interpreter_the_caller_works_alone(files, monkeypatch):
+def test_without_a_second_interpreter_the_caller_works_alone_and_says_so(files, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert outcomes(decode_in_order(files, 2)) == outcomes(decode_in_order(files, 1))
+    with pytest.warns(RuntimeWarning, match="/nowhere/python cannot be started: No such file"):
+        assert outcomes(decode_in_order(files, 3)) == outcomes(decode_in_order(files, 1))
+    with pytest.warns(RuntimeWarning, match="fewer processes than asked for"):
+        assert sum(fault is not None for fault in verify_in_order(files, 2)) == 3
+
+
+def test_a_system_without_poll_says_that_the_caller_works_alone(files, monkeypatch):
+    monkeypatch.setattr(pool, "_POLLABLE", False)
+    with pytest.warns(RuntimeWarning, match="fewer processes than asked for"):
+        assert outcomes(decode_in_order(files, 2)) == outcomes(decode_in_order(files, 1))
 
 
 def test_an_iterator_closed_early_leaves_no_child(files, monkeypatch):

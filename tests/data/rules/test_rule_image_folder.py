@@ -94,6 +94,24 @@ def test_rule_a_class_that_val_has_and_train_has_not_is_an_error(tmp_path, put):
     for name in ("train/a/1.png", "train/b/2.png", "val/a/3.png", "val/d/4.png"):
         put(name)
     assert [str(finding.place) for finding in fewbit.check_dataset(tmp_path).errors] == ["val/d"]
+    assert len(fewbit.open_dataset(tmp_path, split="train")) == 2  # nothing of val is read
+    for split in ("val", None):
+        with pytest.raises(fewbit.errors.DataError, match="'d'"):
+            fewbit.open_dataset(tmp_path, split=split)
+
+
+def test_rule_images_without_classes_are_opened_and_said_to_be(tmp_path, put):
+    for index in range(8):
+        put(f"{index}.jpg")
+    dataset = fewbit.open_dataset(tmp_path)
+    assert len(dataset) == 8 and set(dataset[0]) == {"image"} and not dataset.classes
+    assert [finding.code for finding in fewbit.check_dataset(tmp_path).findings] == ["no-classes"]
+
+
+def test_rule_numeric_names_are_warned_about_among_others(tmp_path, put):
+    for name in ("10/1.png", "2/1.png", "Zebra/1.png", "apple/1.png"):
+        put(name)
+    assert [finding.code for finding in fewbit.check_dataset(tmp_path).warnings] == ["class-numeric"]
 
 
 def test_rule_leakage_across_splits_and_classes_at_once_is_a_warning(tmp_path, put):

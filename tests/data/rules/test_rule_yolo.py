@@ -115,3 +115,18 @@ def test_defect_yolov5_runs_what_download_says(tmp_path):
         path = fill(tmp_path / "set", {"images/a.png": None, "labels/a.txt": BOX, "data.yaml": yaml})
         assert found(path, "yaml-download") == ["data.yaml:3"] and len(fewbit.open_dataset(path)) == 1
         assert not mark.exists()
+
+
+def test_rule_zero_labels_found_is_an_error_with_the_path_tried(tmp_path):
+    path = fill(tmp_path, {"images/a.png": None, "images/b.png": None})
+    (error,) = fewbit.check_dataset(path).errors
+    assert error.code == "labels-none" and str(tmp_path / "labels" / "a.txt") in error.message
+    with pytest.raises(fewbit.errors.DataError, match=r"labels/a\.txt"):
+        fewbit.open_dataset(path)
+
+
+def test_rule_label_files_that_are_all_empty_are_a_warning(tmp_path):
+    report = fewbit.check_dataset(flat(tmp_path, a="", b=" \n", c=None))
+    assert report.ok and [finding.code for finding in report.warnings] == ["labels-all-empty"]
+    assert "every label file is empty, 2 of 2" in report.warnings[0].message
+    assert len(fewbit.open_dataset(tmp_path)) == 3

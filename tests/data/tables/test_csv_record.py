@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fewbit.data.tables.csv_record import parse
+from fewbit.data.tables.csv_record import joined, parse
 
 
 @settings(max_examples=500, deadline=None)
@@ -26,6 +26,7 @@ def test_what_was_quoted_comes_back(fields: list[str], delimiter: str) -> None:
     text = delimiter.join('"' + field.replace('"', '""') + '"' for field in fields)
     record = parse(text, delimiter, 99)
     assert record == (fields, None, None)
+    assert parse(joined(fields, delimiter), delimiter, 99) == record
 
 
 @pytest.mark.parametrize(

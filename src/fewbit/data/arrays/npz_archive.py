@@ -74,11 +74,11 @@ def opened(path: str | Path, start: int = 0, size: int | None = None) -> Window:
         ArrayFault: the system refuses.
     """
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
-            return Window(file, start, os.fstat(file.fileno()).st_size if size is None else size)
+            return Window(file, start, os.fstat(file).st_size if size is None else size)
         except BaseException:
-            file.close()
+            os.close(file)
             raise
     except OSError as error:
         raise ArrayFault("archive-broken", f"cannot be read: {error.strerror or error}") from error

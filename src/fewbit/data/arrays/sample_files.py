@@ -25,6 +25,8 @@ NPY_KEY = "input"
 MANIFEST = "manifest.json"
 """What `capture` writes beside its samples: no sample, and no stranger either."""
 
+_DIGITS = str.maketrans("123456789", "0" * 9)
+
 _COLUMNS = 64
 """No model has more inputs than this; more `.npy` files are samples."""
 
@@ -235,7 +237,10 @@ def looks_like_arrays(path: str | Path) -> bool:
 def _order(found: list[tuple[str, Part]]) -> list[Unit]:
     order = {split: place for place, split in enumerate((None, *_SPLITS))}
     units = [Unit(name, (part,), _split(name)) for name, part in found]
-    units.sort(key=lambda unit: (order[unit.split], [natural(piece) for piece in unit.name.split("/")]))
+    if len({name.translate(_DIGITS) for name, _ in found}) < 2:  # numbers of one width: the plain order is natural
+        units.sort(key=lambda unit: unit.name)
+    else:
+        units.sort(key=lambda unit: (order[unit.split], [natural(piece) for piece in unit.name.split("/")]))
     return units
 
 

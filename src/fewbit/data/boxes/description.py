@@ -2,8 +2,8 @@
 """What a `data.yaml` says: where the splits lie and what the classes are called.
 
 The file is read as a tree of plain text and nothing in it is ever constructed or run: a class called `no`
-stays "no", `007` stays "007", and a `download:` key is told about and left alone. Bytes that are not UTF-8, a
-reference from one place of the file to another, or nesting without end make it invalid.
+stays "no", `007` stays "007", and a `download:` key or a `!!python/…` tag is told about and left alone. Bytes
+that are not UTF-8, a reference from one place of the file to another, or nesting without end make it invalid.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ CODES = {
     "yaml-download": Code(
         Severity.INFO, "the data.yaml asks to download or run something", "nothing: fewbit never does what it asks"
     ),
+    "yaml-tag": Code(
+        Severity.WARN,
+        "a value of the data.yaml has a tag that asks for an object to be built",
+        "delete the tag; fewbit takes the value as text and never builds or runs anything",
+        "keep",
+        ("raise",),
+    ),
     "yaml-keypoints": Code(
         Severity.ERROR, "the dataset is one of key points", "fewbit reads boxes and polygons only", "raise", ("keep",)
     ),
@@ -47,6 +54,8 @@ CODES = {
 
 _BYTES = 1 << 20
 _DEPTH = 32
+_YAML = "tag:yaml.org,2002:"
+_PLAIN = frozenset({"!", *(f"{_YAML}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map"))})
 
 
 @dataclass
@@ -107,7 +116,7 @@ def _tree(told: Description) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = read_text(str(told.file), _BYTES)
-        _refuse_knots(yaml, yaml.parse(text, Loader=loader))
+        _look_over(yaml, yaml.parse(text, Loader=loader), told)
         root = yaml.compose(text, Loader=loader)
     except Unreadable as error:
         told.faults.append(Fault("yaml-invalid", f"the file {error}", Place(told.name, offset=error.offset)))
@@ -123,12 +132,16 @@ def _tree(told: Description) -> Any:
     return root
 
 
-def _refuse_knots(yaml: Any, events: Iterator[Any]) -> None:
+def _look_over(yaml: Any, events: Iterator[Any], told: Description) -> None:
     # Before anything is composed: a few aliases of aliases stand for gigabytes, deep nesting for a stack.
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             raise Unreadable(f"refers to another of its places (*{event.anchor}), which a data.yaml never needs")
+        tag = getattr(event, "tag", None)
+        if tag is not None and tag not in _PLAIN:
+            shown = tag.replace(_YAML, "!!")[:80]
+            told.fault("yaml-tag", f"the tag {shown!r} was not followed: its value is taken as it is written", event)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH:
             raise Unreadable(f"is nested more than {_DEPTH} deep")

@@ -11,7 +11,7 @@ from pathlib import Path
 from fewbit.data import walk
 from fewbit.data.boxes import lists
 from fewbit.data.boxes.fault import Fault
-from fewbit.data.boxes.places import label_folder, stem, swap_last, topmost
+from fewbit.data.boxes.places import folder_named, label_folder, stem, swap_last, topmost
 from fewbit.data.boxes.splits import Ref, Splits
 from fewbit.data.findings import Code, Severity
 from fewbit.data.images import sniff
@@ -64,6 +64,7 @@ class Finder:
         self._folder_of: dict[str, str] = {}
         self._texts: dict[str, dict[str, Entry]] = {}
         self._asked: set[str] = set()
+        self._images_of: dict[str, str] = {}
         self._stems: dict[str, set[str]] = {}
 
     def items(self, split: str, refs: list[Ref]) -> list[Item]:
@@ -87,9 +88,10 @@ class Finder:
 
     def orphans(self) -> list[Entry]:
         """Label files in the label folders that no image asked for and whose image is nowhere."""
-        labels = os.path.join(str(self.found.root), "labels")
+        root = str(self.found.root)
+        labels = folder_named(root, "labels")
         if os.path.isdir(labels):
-            self.label_folders.setdefault(labels, os.path.join(str(self.found.root), "images"))
+            self.label_folders.setdefault(labels, folder_named(root, "images"))
         for folder in topmost(folder for folder, images in self.label_folders.items() if folder != images):
             self._look_below(folder)
         unasked = [
@@ -169,8 +171,9 @@ class Finder:
     def _has_image(self, label: str) -> bool:
         """Whether an image of this label lies on disk after all, in no list file or split."""
         folder, file = os.path.split(label)
-        images = swap_last(folder, "labels", "images") or folder
-        return any(nfc(stem(file)) in self._stems_of(place) for place in {images, folder})
+        if folder not in self._images_of:
+            self._images_of[folder] = swap_last(folder, "labels", "images") or folder
+        return any(nfc(stem(file)) in self._stems_of(place) for place in {self._images_of[folder], folder})
 
     def _stems_of(self, folder: str) -> set[str]:
         if folder not in self._stems:

@@ -75,6 +75,11 @@ class Labels:
     changed: bool = False
     readings: set[str] | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Rows were there and none of them can be used: nobody knows what is on the image."""
+        return not self.shapes and not self.empty
+
     def text(self) -> str:
         """The file as it should stand."""
         return "".join(f"{shape.text}\n" for shape in self.shapes)
@@ -105,7 +110,7 @@ def read_labels(entry: Entry, rules: Rules, decide: Decide, size_of: SizeOf = la
         labels.unreadable = True
         return labels
     content = _as_utf8(content, Place(entry.name), deciding)
-    labels.empty = not content.strip()
+    labels.empty = not content.decode(errors="replace").strip()
     values = list(rows.parse(content, entry.name, rules, deciding))
     labels.outlines = sum(len(row.numbers) > 4 for row in values)
     quads = [row.numbers for row in values if len(row.numbers) == 8]

@@ -15,6 +15,7 @@ from pathlib import Path
 from fewbit.data.boxes import description, finder, names, splits
 from fewbit.data.boxes.fault import Fault
 from fewbit.data.boxes.finder import Finder, Item
+from fewbit.data.boxes.places import dataset_root, folder_named
 from fewbit.data.boxes.splits import Splits
 from fewbit.data.findings import Code, Severity
 from fewbit.data.sample import Place
@@ -26,6 +27,11 @@ CODES = {
     **finder.CODES,
     "no-images": Code(
         Severity.ERROR, "the dataset has no images", "expected images/ and labels/, or a data.yaml", "raise"
+    ),
+    "root-above": Code(
+        Severity.WARN,
+        "the folder of the images was named, not the dataset's own",
+        "name the dataset's folder above: its other splits and its class names belong to it",
     ),
     "label-orphan": Code(
         Severity.WARN, "a label file belongs to no image", "restore the image or delete the label file"
@@ -76,9 +82,25 @@ def lay_out(source: Path) -> Layout:
     if not layout.items:
         looked = ", ".join(found.name(ref.path) or "." for ref in found.refs) or "no folder"
         layout.faults.append(Fault("no-images", f"no image was found in: {looked}", Place(".")))
+    _look_above(layout)
     layout.faults += [Fault("label-orphan", "no image has this name", Place(entry.name)) for entry in pairs.orphans()]
     _name_classes(layout, pairs)
     return layout
+
+
+def _look_above(layout: Layout) -> None:
+    if layout.found.kind != "beside":
+        return
+    root = str(layout.found.root)
+    inside = os.path.join(root, "")
+    for item in layout.items:
+        if item.labelled and not item.label.path.startswith(inside):
+            images, labels = os.path.dirname(item.image.path), os.path.dirname(item.label.path)
+            above = dataset_root(images, labels)
+            message = f"the labels were found in {os.path.relpath(labels, root)}; the dataset's folder may be {above}"
+            fix = f"name {above} instead: the other splits and the class names belong to it"
+            layout.faults.append(Fault("root-above", message, Place("."), fix))
+            return
 
 
 def _name_classes(layout: Layout, pairs: Finder) -> None:
@@ -86,7 +108,7 @@ def _name_classes(layout: Layout, pairs: Finder) -> None:
     if told is not None:
         layout.names, layout.nc = told.names, max(told.nc or 0, len(told.names)) or None
     root = str(layout.found.root)
-    folders = dict.fromkeys([root, os.path.join(root, "labels"), *pairs.label_folders])
+    folders = dict.fromkeys([root, folder_named(root, "labels"), *pairs.label_folders])
     for path in names.name_files(folders):
         name = layout.found.name(path)
         read, faults = names.read_names(path, name)

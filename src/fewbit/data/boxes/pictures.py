@@ -11,6 +11,7 @@ from fewbit.data.duplicates import duplicates
 from fewbit.data.findings import Code, DataReport, Severity
 from fewbit.data.images import decode, leakage
 from fewbit.data.images.inspection import Inspection, inspect_images
+from fewbit.data.images.layout import SPLITS, UNSPLIT
 from fewbit.data.sample import Place
 from fewbit.data.walk import Entry
 
@@ -53,7 +54,7 @@ def _check_shared(entries: list[Entry], splits: dict[str, set[str]], report: Dat
     for path, found in splits.items():
         for split in found:
             members.setdefault(split, set()).add(path)
-    names = list(members)
+    names = [split for split in (*SPLITS, UNSPLIT) if split in members]
     alike = {(a, b) for a, b in combinations(names, 2) if members[a] == members[b]}
     for a, b in sorted(alike):
         report.add("splits-alike", f"{a} and {b} are the same {len(members[a])} images", Place("."))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fewbit.data.boxes.description import describe
-from fewbit.data.boxes.places import stem
+from fewbit.data.boxes.places import dataset_root, folder_named, label_folder, stem
 from fewbit.data.boxes.splits import find_splits, yaml_files
 from fewbit.data.images.sniff import is_image_name
 from fewbit.data.walk import ignored
@@ -42,22 +42,34 @@ def _recognise(source: Path) -> tuple[float, str] | None:
     found = find_splits(source)
     folders = [Path(ref.path) for ref in found.refs]
     if found.kind == "beside":
-        return _beside(source)
+        return _by_label_files(found.root)
     if found.kind == "data.yaml":
         return 0.8, "a data.yaml names splits"
-    if any((folder / "labels").is_dir() for folder in [source, *(folder.parent for folder in folders)]):
+    parents = [str(source), *(str(folder.parent) for folder in folders)]
+    if any(os.path.isdir(folder_named(parent, "labels")) for parent in parents):
         return 0.92, f"folders of images and labels, laid out as {found.kind}"
     return 0.4, f"images laid out as {found.kind}, but no labels folder"
 
 
-def _beside(root: Path) -> tuple[float, str] | None:
-    """Texts beside images prove it when they hold rows: where most images have one, no other format is as likely."""
+def _by_label_files(root: Path) -> tuple[float, str] | None:
+    """Texts where labels belong prove it when they hold rows: where most images have one, nothing else is as likely."""
     images = list(itertools.islice(_images(str(root), _DEPTH), _IMAGES))
-    texts = [text for image in images if os.path.isfile(text := f"{stem(image)}.txt")]
-    filled = (text for text in texts if os.path.getsize(text))
+    homes = {folder: label_folder(folder, str(root)) for folder in {os.path.dirname(image) for image in images}}
+    texts = {image: text for image in images if os.path.isfile(text := _label_of(image, homes))}
+    filled = (text for text in texts.values() if os.path.getsize(text))
     if not any(map(_is_label, itertools.islice(filled, _PEEK))):
         return None
-    return 1.0 if 2 * len(texts) > len(images) else 0.85, "images with label files of the same names beside them"
+    folders = next((os.path.dirname(image), os.path.dirname(text)) for image, text in texts.items())
+    reason = "images with label files of the same names beside them"
+    if folders[0] != folders[1]:
+        labels, above = os.path.relpath(folders[1], root), dataset_root(*folders)
+        reason = f"images with their label files in {labels}; the dataset's own folder may be {above}"
+    return 1.0 if 2 * len(texts) > len(images) else 0.85, reason
+
+
+def _label_of(image: str, homes: dict[str, str]) -> str:
+    folder, file = os.path.split(image)
+    return os.path.join(homes[folder], f"{stem(file)}.txt")
 
 
 def _images(folder: str, depth: int) -> Iterator[str]:

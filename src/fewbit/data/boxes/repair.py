@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from fewbit.data import walk
+from fewbit.data.boxes.changes import DONE, change
 from fewbit.data.boxes.fault import Fault, remedy
 from fewbit.data.boxes.finder import Item
-from fewbit.data.boxes.labels import read_labels
+from fewbit.data.boxes.labels import Labels, read_labels
 from fewbit.data.boxes.layout import Layout
 from fewbit.data.boxes.lists import has_absolute_lines
 from fewbit.data.boxes.pixels import READINGS
-from fewbit.data.boxes.places import stem
+from fewbit.data.boxes.places import last_named, stem
 from fewbit.data.boxes.rows import Rules
 from fewbit.data.boxes.survey import Survey, size_of, survey
 from fewbit.data.findings import DataReport, Severity
@@ -29,7 +30,7 @@ from fewbit.errors import DataError
 
 _HOPELESS = ("no-images", "labels-none", "yaml-keypoints")
 _MOST_NAMES = 1 << 16  # names that are made up for classes without one
-_ALSO = ("path-guessed", "label-orphan")  # harmless to a reader, but not to be handed on
+_ALSO = ("path-guessed", "label-orphan", "yaml-tag")  # harmless to a reader, but not to be handed on
 
 
 def repair(layout: Layout, report: DataReport, rules: Rules, task: str | None, out: Path) -> list[str]:
@@ -38,7 +39,7 @@ def repair(layout: Layout, report: DataReport, rules: Rules, task: str | None, o
     Args:
         layout: the dataset.
         report: an empty report, filled here.
-        rules: what rows are held against; readings of pixels and the first class are found out here.
+        rules: what rows are held against; how pixels are meant is found out here, the first class never.
         task: as asked for.
         out: an empty folder.
 
@@ -49,7 +50,8 @@ def repair(layout: Layout, report: DataReport, rules: Rules, task: str | None, o
     hopeless = next((finding for finding in report.findings if finding.code in _HOPELESS), None)
     if hopeless is not None:
         raise hopeless.to_error()
-    if not any(_needs_repair(report, code) for code in report.counts) and _travels(layout):
+    sound = not any(_needs_repair(report, code) for code in report.counts)
+    if sound and not rules.one_based and _travels(layout):
         for entry in walk.walk(layout.found.root):
             _copy(entry.path, out / entry.name)
         return []
@@ -63,8 +65,9 @@ def _needs_repair(report: DataReport, code: str) -> bool:
 
 def _travels(layout: Layout) -> bool:
     """Whether a copy of the folder would read its own files: nothing lies outside, no path is absolute."""
-    if any(os.path.isabs(item.image.name) for item in layout.items):
-        return False
+    for item in layout.items:
+        if os.path.isabs(item.image.name) or (item.labelled and os.path.isabs(item.label.name)):
+            return False
     told = layout.found.description
     paths = [] if told is None else [told.path, *(text for texts in told.splits.values() for text in texts)]
     used = [ref.path for ref in layout.found.refs if ref.is_list]
@@ -72,12 +75,11 @@ def _travels(layout: Layout) -> bool:
 
 
 def _inferred(layout: Layout, seen: Survey, rules: Rules) -> Rules:
-    """The rules with what the whole dataset tells: how pixels are meant, and whether classes count from 1."""
+    """The rules with what the whole dataset tells: how pixels are meant."""
     fitting = [name for name in READINGS if name in (seen.readings or ())]
     pixels = fitting[0] if fitting and rules.pixels not in fitting else rules.pixels
-    counted_from_one = seen.one_based and layout.nc is not None and max(seen.classes) == layout.nc
     nc = None if layout.nc is None else min(layout.nc, _MOST_NAMES)
-    return replace(rules, nc=nc, pixels=pixels, one_based=rules.one_based or counted_from_one)
+    return replace(rules, nc=nc, pixels=pixels)
 
 
 class _Copy:
@@ -98,31 +100,38 @@ class _Copy:
         """Write everything and return the lines."""
         shared = {fault.place.path for fault in self.layout.faults if fault.code == "stem-twice"}
         for fault in self.layout.faults:
-            if _needs_repair(self.report, fault.code):
-                self.lines.append(f"{fault.place}: {fault.message} [{fault.code}]")
+            if fault.code in DONE:
+                self.lines.append(change(fault))
         if self.rules.one_based:
             self.lines.append("classes counted from 1 are counted from 0 now [classes-from-one]")
         for item in self.layout.items:
             if item.image.path in self.seen.images.broken:
                 self.lines.append(f"{item.image.name}: left out, the image cannot be read")
-            elif item.image.name in self.seen.unreadable:
-                self.lines.append(f"{item.image.name}: left out, its label file cannot be read")
             elif item.image.name in shared:
                 self.lines.append(f"{item.image.name}: left out, another image has its label")
             else:
                 self._item(item)
         if not self.written:
-            raise DataError("no image of the dataset can be used", code="no-images", where=self.layout.found.root)
+            raise DataError(
+                "no image of the dataset can be used",
+                code="no-images",
+                where=self.layout.found.root,
+                try_="`fewbit check` says what is wrong with each of them",
+            )
         self._describe()
-        return self.lines
+        return list(dict.fromkeys(self.lines))  # what two splits share is told once
 
     def _item(self, item: Item) -> None:
+        labels = self._labels(item) if item.labelled else Labels(empty=True)
+        if labels.unreadable or labels.lost:
+            why = "its label file cannot be read" if labels.unreadable else f"no row of {item.label.name} can be used"
+            self.lines.append(f"{item.image.name}: left out, {why}")
+            return
         target = self._target(item)
         _copy(item.image.path, self.out / "images" / target)
         self.written[item.split] = None
         if not item.labelled:
             return
-        labels = read_labels(item.label, self.rules, self._decide, size_of(item))
         self.highest = max([self.highest, *(shape.cls for shape in labels.shapes)])
         path = self.out / "labels" / f"{stem(target)}.txt"
         if labels.changed:
@@ -131,23 +140,31 @@ class _Copy:
         else:
             _copy(item.label.path, path)
 
-    def _decide(self, fault: Fault) -> str:
-        action = remedy(self.report.codes[fault.code])
-        if action in ("repair", "drop"):
-            done = "repaired" if action == "repair" else "row left out"
-            self.lines.append(f"{fault.place}: {fault.message}: {done} [{fault.code}]")
-        return action
+    def _labels(self, item: Item) -> Labels:
+        """The objects of a label file; its changes are told in the order of its rows, not in that of the tests."""
+        met: list[Fault] = []
+
+        def decide(fault: Fault) -> str:
+            action = remedy(self.report.codes[fault.code])
+            if action in ("repair", "drop"):
+                met.append(fault)
+            return action
+
+        labels = read_labels(item.label, self.rules, decide, size_of(item))
+        self.lines += map(change, sorted(met, key=lambda fault: fault.place.line or 0))
+        return labels
 
     def _target(self, item: Item) -> str:
         """Where an image goes below `images/`: its split, then what followed its own `images` and split folders."""
         parts = item.image.name.split("/")
-        if "images" in parts[:-1]:
-            parts = parts[len(parts) - parts[::-1].index("images") :]
+        images = last_named(parts[:-1], "images")
+        if images is not None:
+            parts = parts[images + 1 :]
         elif os.path.isabs(item.image.name):
             parts = parts[-1:]
         if len(parts) > 1 and split_word(parts[0]) == item.split:
             parts = parts[1:]
-        parts = [part for part in parts if part not in ("images", "labels")]
+        parts = [part for part in parts if part.lower() not in ("images", "labels")]
         split = [] if item.split == UNSPLIT else [item.split]
         return self._free("/".join([*split, *parts]), item)
 

@@ -36,6 +36,13 @@ CODES = {
         "raise",
         ("drop",),
     ),
+    "row-confidence": Code(
+        Severity.ERROR,
+        "a label row has a sixth value that looks like a confidence",
+        "delete the sixth value; `--fix` does it",
+        "raise",
+        ("repair", "drop"),
+    ),
     "row-number": Code(
         Severity.ERROR, "a value of a label row is not a number", "correct or delete the row", "raise", ("drop",)
     ),
@@ -130,7 +137,10 @@ def _row(raw: bytes, offset: int, place: Place, rules: Rules, decide: Decide) ->
         message = f"the row is separated by commas: {_short(written)}"
         if decide(Fault("row-commas", message, place, f"write it as {_short(text)}; `--fix` does it")) != "repair":
             return None
-    words = text.split()
+    without = _without_confidence(text, place, decide)
+    if without is None:
+        return None
+    text, words = without, without.split()
     if not _count_is_right(words, text, place, decide):
         return None
     numbers = _numbers(words[1:], place, decide)
@@ -143,12 +153,23 @@ def _row(raw: bytes, offset: int, place: Place, rules: Rules, decide: Decide) ->
     return Values(place, text, cls, numbers, text is not written or cls != number)
 
 
+def _without_confidence(text: str, place: Place, decide: Decide) -> str | None:
+    """The row without a sixth value from 0 to 1, which detectors write after a box; `None` to drop the row."""
+    words = text.split()
+    numbers = _floats(words[1:]) if len(words) == 6 else None
+    if numbers is None or not 0 <= numbers[-1] <= 1:
+        return text
+    box = " ".join(words[:5])
+    message = f"{_short(text)} has 6 values; the sixth looks like a confidence, which labels do not have"
+    fault = Fault("row-confidence", message, place, f"write it as {_short(box)}; `--fix` does it")
+    return box if decide(fault) == "repair" else None
+
+
 def _count_is_right(words: list[str], text: str, place: Place, decide: Decide) -> bool:
     count = len(words)
     if count == 5 or (count >= 7 and count % 2 == 1):
         return True
-    hint = "; a sixth value may be a confidence, which labels do not have" if count == 6 else ""
-    decide(Fault("row-count", f"{_short(text)} has {count} {'value' if count == 1 else 'values'}{hint}", place))
+    decide(Fault("row-count", f"{_short(text)} has {count} {'value' if count == 1 else 'values'}", place))
     return False
 
 

@@ -2,7 +2,7 @@
 """Where the images of each split are said to lie: folders and list files, from a data.yaml or from folder names.
 
 A relative `path:` is taken from the data.yaml's own folder, never from the working directory. Without a
-data.yaml, the folder names decide:
+data.yaml, the folder names decide, in whatever case they are spelled:
 
     images/train  labels/train     "images/{split}"
     train/images  train/labels     "{split}/images"
@@ -19,8 +19,9 @@ from pathlib import Path
 
 from fewbit.data.boxes.description import Description, describe
 from fewbit.data.boxes.fault import Fault
+from fewbit.data.boxes.places import folder_named, split_of
 from fewbit.data.findings import Code, Severity
-from fewbit.data.images.layout import SPLITS, UNSPLIT, split_word
+from fewbit.data.images.layout import SPLITS, UNSPLIT
 from fewbit.data.images.sniff import is_image_name
 from fewbit.data.sample import Place
 from fewbit.data.walk import ignored, nfc
@@ -186,9 +187,9 @@ def _may_be_read(path: str, text: str, split: str, found: Splits) -> bool:
 
 
 def _from_folders(found: Splits) -> None:
-    images = found.root / "images"
+    images = Path(folder_named(str(found.root), "images"))
     below, beside = _split_folders(images), _split_folders(found.root)
-    inner = [(split, os.path.join(path, "images")) for split, path in beside]
+    inner = [(split, folder_named(path, "images")) for split, path in beside]
     inner = [(split, path) for split, path in inner if os.path.isdir(path)]
     if below:
         found.kind, folders = "images/{split}", below
@@ -208,7 +209,7 @@ def _split_folders(folder: Path) -> list[tuple[str, str]]:
         names = sorted(name for name in os.listdir(folder) if os.path.isdir(folder / name))
     except OSError:
         return []
-    splits = [(split_word(re.sub(r"[0-9]{4}$", "", name)), str(folder / name)) for name in names]
+    splits = [(split_of(name), str(folder / name)) for name in names]
     return sorted(((split, path) for split, path in splits if split), key=lambda found: SPLITS.index(found[0]))
 
 

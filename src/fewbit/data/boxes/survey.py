@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fewbit.data.boxes import background, pictures
+from fewbit.data.boxes import pictures
+from fewbit.data.boxes.background import missing_labels
 from fewbit.data.boxes.fault import Decide, Fault, reporting
 from fewbit.data.boxes.finder import Item
 from fewbit.data.boxes.labels import Labels, SizeOf, read_labels
@@ -27,7 +28,7 @@ CODES = {
     "classes-from-one": Code(
         Severity.WARN,
         "no row has class 0: the classes may be counted from 1",
-        "if so, open with one_based=True, or let `--fix` count from 0",
+        "if they are, say so: one_based=True in Python, --option one_based=true on the command line, with --fix too",
     ),
     "maybe-oriented": Code(
         Severity.WARN,
@@ -49,7 +50,6 @@ class Survey:
         boxes, polygons: how many rows are boxes and polygons.
         nine, slanted: how many polygons have four points, and how many of those are no upright rectangle.
         readings: the ways to read pixels that fit every row in pixels; `None`: no row was in pixels.
-        unreadable: names of images whose label file cannot be read.
         images: what was seen of the images.
     """
 
@@ -60,7 +60,6 @@ class Survey:
     slanted: int = 0
     empty: int = 0
     readings: set[str] | None = None
-    unreadable: set[str] = field(default_factory=set)
     images: Inspection = field(default_factory=Inspection)
     slanted_at: Place | None = None
 
@@ -81,22 +80,24 @@ class Survey:
             self.slanted_at = Place(item.label.name)
         if labels.readings is not None:
             self.readings = labels.readings & (set(READINGS) if self.readings is None else self.readings)
-        if labels.unreadable:
-            self.unreadable.add(item.image.name)
 
 
 def survey(layout: Layout, report: DataReport, rules: Rules, task: str | None, *, quick: bool) -> Survey:
     """Report every fault of a dataset and say what was understood of it."""
     decide = reporting(report)
-    for fault in [*layout.faults, *background.missing_labels(layout)]:
+    # Two splits may be the same files (`train: images`, `val: images`): each is looked at, and told about, once.
+    for fault in dict.fromkeys(replace(fault, split=None) for fault in [*layout.faults, *missing_labels(layout)]):
         decide(fault)
     seen = Survey()
-    for item in report.progress.track(layout.items, total=len(layout.items), label="label files"):
+    items: dict[str, Item] = {}
+    for item in layout.items:
         if item.labelled:
-            labels = read_labels(item.label, rules, _keeping_classes(decide), size_of(item))
-            if labels.empty:
-                report.add("label-empty", f"{item.label.name} is empty", Place(item.image.name))
-            seen.add(item, labels)
+            items.setdefault(item.label.path, item)
+    for item in report.progress.track(items.values(), total=len(items), label="label files"):
+        labels = read_labels(item.label, rules, _keeping_classes(decide), size_of(item))
+        if labels.empty:
+            report.add("label-empty", f"{item.label.name} is empty", Place(item.image.name))
+        seen.add(item, labels)
     seen.images = pictures.check_pictures(layout, report, quick=quick)
     _judge(layout, seen, report, rules, task)
     report.understood.update(_understood(layout, seen, rules, task))
@@ -125,9 +126,12 @@ def _keeping_classes(decide: Decide) -> Decide:
 
 
 def _judge(layout: Layout, seen: Survey, report: DataReport, rules: Rules, task: str | None) -> None:
-    files = sum(item.labelled for item in layout.items)
+    files = len({item.label.path for item in layout.items if item.labelled})
     if files and not seen.classes:
-        report.add("labels-all-empty", f"none of the {files} label files has a row that can be used", Place("."))
+        message = f"none of the {files} label files has a row that can be used"
+        if seen.empty == files:
+            message = f"every label file is empty, {files} of {files}"
+        report.add("labels-all-empty", message, Place("."))
     if seen.one_based and not rules.one_based:
         span = f"classes run from {min(seen.classes)} to {max(seen.classes)}"
         known = f", and there are {layout.nc} names" if layout.nc else ""
@@ -143,6 +147,7 @@ def _judge(layout: Layout, seen: Survey, report: DataReport, rules: Rules, task:
 def _understood(layout: Layout, seen: Survey, rules: Rules, task: str | None) -> dict[str, Any]:
     outlines = seen.polygons - (seen.nine if rules.oriented else 0)
     names = dict(enumerate(layout.names))
+    missing = {item.image.path for item in layout.items if not item.labelled}
     return {
         "task": task or (SEGMENTATION if outlines else DETECTION),
         "layout": layout.found.kind,
@@ -153,6 +158,6 @@ def _understood(layout: Layout, seen: Survey, rules: Rules, task: str | None) ->
         "objects": {names.get(cls, str(cls)): count for cls, count in sorted(seen.classes.items())},
         "boxes": seen.boxes,
         "polygons": seen.polygons,
-        "background": {"label_missing": sum(not item.labelled for item in layout.items), "label_empty": seen.empty},
+        "background": {"label_missing": len(missing), "label_empty": seen.empty},
         **seen.images.facts(),
     }

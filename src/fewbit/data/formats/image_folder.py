@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images in one folder a class, with or without folders for train, val and test.
+"""Images in one folder a class, with or without folders for train, val and test, or images alone.
 
-    root/cat/1.jpg   root/dog/a/2.png          or          root/train/cat/1.jpg   root/val/cat/2.jpg
+    root/cat/1.jpg   root/dog/a/2.png     or     root/train/cat/1.jpg   root/val/cat/2.jpg     or     root/1.jpg
 
 A sample is `{"image": uint8 (H, W, 3) RGB, upright, "label": int}`; `label` is the index of the class in
 `facts["classes"]`: all folder names of all splits, sorted by code point. Without `split=` the splits are read in
-the order train, val, test.
+the order train, val, test. Images that lie in the folder itself, with none in a class folder, have no label: they
+can calibrate a model.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.images import class_names, decode, layout, leakage, recognition, strangers
-from fewbit.data.images.layout import UNSPLIT, Layout, lay_out, split_word
+from fewbit.data.images.layout import NO_CLASS, UNSPLIT, Layout, lay_out, split_word
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature
 from fewbit.data.source import Source
@@ -84,13 +86,12 @@ def read(
     dropped = _meet_faults(found, chosen, policy)
     index = {name: number for number, name in enumerate(names)}
     members = [
-        (entry, index[name])
+        (entry, index.get(name))
         for part, name, entry in found.all_images()
-        if part in chosen and name in index and (part, name) not in dropped
+        if part in chosen and (name in index or name == NO_CLASS) and (part, name) not in dropped
     ]
-    entries, labels = [entry for entry, _ in members], [label for _, label in members]
-    opened = FolderSource(entries, labels, policy=policy, background=colour, workers=workers)
-    opened.facts.update(classes=names, splits=found.counts(), task=TASK)
+    opened = FolderSource(members, policy=policy, background=colour, workers=workers)
+    opened.facts.update(_facts(found, names))
     _note(opened, found)
     return opened
 
@@ -120,9 +121,7 @@ def check(
     images = found.all_images()
     counts = Counter(name for _, name, _ in images)
     report.understood.update(
-        task=TASK,
-        classes=names,
-        splits=found.counts(),
+        **_facts(found, names),
         images=len(images),
         images_per_class={name: counts[name] for name in names},
     )
@@ -187,8 +186,14 @@ def _chosen(found: Layout, split: str | None) -> list[str]:
     return [word]
 
 
+def _facts(found: Layout, names: list[str]) -> dict[str, Any]:
+    task = {"task": TASK} if found.labelled else {}
+    return {**task, "classes": names, "splits": found.counts()}
+
+
 def _judge_task(found: Layout, task: str | None) -> None:
-    if task is not None and task.replace("_", "-") not in (TASK, "classification"):
+    # Images without answers serve any task as far as they serve one.
+    if found.labelled and task is not None and task.replace("_", "-") not in (TASK, "classification"):
         found.fault("task-mismatch", f"the task {task!r} is not {TASK!r}, which folders of classes serve")
 
 

@@ -47,9 +47,8 @@ CODES = {
     ),
 }
 
-
 _HINTS = 5  # comparing names is slow, and a folder can hold a hundred thousand of them
-_COMPARED = 2_000
+_COMPARED = 5_000
 
 
 def examine_classes(layout: Layout, classes: Sequence[str]) -> None:
@@ -68,13 +67,13 @@ def examine_classes(layout: Layout, classes: Sequence[str]) -> None:
     for split, members in layout.images.items():
         for name, entries in members.items():
             if name not in known:
-                message = f"is not among the {len(classes)} given classes{hints.near(name, classes)}"
-                layout.class_fault("class-unknown", message, split, name)
+                message = f"is not among the {len(classes)} given classes"
+                layout.class_fault("class-unknown", message + hints.near(name, classes), split, name)
             elif not entries:
                 layout.class_fault("class-empty", f"the class {name!r} has no image here", split, name)
             elif trained and name not in trained:
-                message = f"{len(entries):,} images of the class {name!r}, of which train has none{hints.near(name, trained)}"
-                layout.class_fault("class-unseen-in-train", message, split, name)
+                message = f"{len(entries):,} images of the class {name!r}, of which train has none"
+                layout.class_fault("class-unseen-in-train", message + hints.near(name, trained), split, name)
         if trained and split != "train":
             for name in sorted(trained - set(members)):
                 layout.fault("class-missing-in-split", f"no image of the class {name!r}", split)

@@ -3,7 +3,7 @@
 
 `workers=2` means that two processes decode: the caller's own and one child. The caller hands chunks of paths to
 the children; whenever the next image in order is not there yet, it decodes one ahead instead of waiting. How far
-anyone runs ahead is bounded in bytes. Where children cannot be had, the caller decodes alone.
+anyone runs ahead is bounded in bytes. Where children cannot be had, the caller decodes alone and a warning says so.
 
     decode_in_order ─▶ _Team ─▶ Child (a process, see child.py) ─▶ worker.main
 """
@@ -11,10 +11,11 @@ anyone runs ahead is bounded in bytes. Where children cannot be had, the caller 
 from __future__ import annotations
 
 import select
+import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
 from itertools import islice
 
 import numpy as np
@@ -45,7 +46,7 @@ def decode_in_order(
     Yields:
         Arrays (H, W, 3) of uint8, or `ImageFault` objects in their stead.
     """
-    if workers <= 1 or not _POLLABLE:
+    if _alone(workers):
         for path in paths:
             yield _attempt(path, background)
         return
@@ -58,7 +59,7 @@ def decode_in_order(
 
 def verify_in_order(paths: Iterable[str], workers: int = 1) -> Generator[ImageFault | None, None, None]:
     """Decode image files and keep only the faults: `None` for a file that is well."""
-    if workers <= 1 or not _POLLABLE:
+    if _alone(workers):
         for path in paths:
             yield _fault(_attempt(path, WHITE))
         return
@@ -68,6 +69,16 @@ def verify_in_order(paths: Iterable[str], workers: int = 1) -> Generator[ImageFa
             yield _fault(outcome)
     finally:
         team.close()
+
+
+def _alone(workers: int) -> bool:
+    if workers > 1 and not _POLLABLE:
+        _warn("this system cannot wait for several processes at once")
+    return workers <= 1 or not _POLLABLE
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"images are decoded by fewer processes than asked for: {reason}", RuntimeWarning, stacklevel=2)
 
 
 def _attempt(path: str, background: Background) -> Outcome:
@@ -97,14 +108,20 @@ class _Team:
         self._memory = AHEAD_BYTES // (children + 1)
         self._chunk = 1
         self._children: list[Child] = []
+        self._reasons: set[str] = set()  # why there are fewer children than asked for
         self._poll = select.poll()
         for _ in range(children):
-            with suppress(OSError):
+            try:
                 self._children.append(Child(background, send=send, memory=self._memory))
+            except OSError as error:
+                self._reasons.add(f"{sys.executable} cannot be started: {error.strerror}")
+            else:
                 self._poll.register(self._children[-1])
         self._by_file = {child.fileno(): child for child in self._children}
 
     def run(self) -> Iterator[Outcome]:
+        for reason in self._reasons:
+            _warn(reason)
         self._claim(None)  # the children are still starting
         while True:
             for child in self._children:
@@ -118,6 +135,8 @@ class _Team:
             if not head.todo:
                 self._window.popleft()
             elif head.child is None or not head.child.alive:
+                if head.child is not None:
+                    self._note_death()
                 yield self._decode(head)  # when its child died, what is left is ours
             elif not self._hear() and not self._work_ahead():
                 head.child.hear()
@@ -125,6 +144,12 @@ class _Team:
     def close(self) -> None:
         for child in self._children:
             child.close()
+
+    def _note_death(self) -> None:
+        reason = "one of them ended before its work was done"
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            _warn(reason)
 
     def _claim(self, child: Child | None) -> bool:
         """Give the next paths to a child, or take them for ourselves; whether there were any."""

@@ -20,7 +20,7 @@ from fewbit.data.tables.table import Columns, Row, Survey
 from fewbit.data.tables.text_column import TextColumn
 
 _BITS = np.array([byte.bit_count() for byte in range(256)], np.int64)
-_WEIGHTS = np.random.default_rng(0).integers(-(1 << 63), 1 << 63, COLUMNS, np.int64)
+_WEIGHTS: list[int] = np.random.default_rng(0).integers(-(1 << 63), 1 << 63, COLUMNS, np.int64).tolist()
 
 
 def hand_out(block: Block | Odd, reader: RowReader, survey: Survey) -> None:
@@ -181,5 +181,5 @@ def digest(values: Sequence[str], delimiter: str) -> int:
     """
     if any('"' in value for value in values):
         return hash(tuple(values))
-    lengths = np.array([len(value) for value in values], np.int64)
-    return int(np.sum([hash(delimiter.join(values).encode()), *lengths * _WEIGHTS[: len(values)]]))
+    whole = hash(delimiter.join(values).encode()) + sum(len(value) * weight for value, weight in zip(values, _WEIGHTS))
+    return (whole + (1 << 63)) % (1 << 64) - (1 << 63)  # as numpy's integers wrap
