@@ -61,3 +61,12 @@ def test_a_limit_keeps_few_places_and_exact_counts(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n' + "bad\n" * 50)
     report = fewbit.check_dataset(tmp_path / "a.jsonl", limit=3)
     assert (len(report.errors), sum(report.counts.values())) == (3, 50)
+
+
+def test_a_model_that_is_not_there_is_wrong_use(pictures):
+    with pytest.raises(UsageError, match=r"no model file 'nope\.onnx'"):
+        fewbit.check_dataset(pictures, model="nope.onnx")
+    (pictures.parent / "w.pt").touch()
+    with pytest.raises(UsageError, match="cannot tell the inputs") as caught:
+        fewbit.check_dataset(pictures, model=pictures.parent / "w.pt")
+    assert ".pt2" in caught.value.try_

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,11 @@ class DataCheck:
     def _look_at_samples(self) -> None:
         """Open the dataset as a user would and describe the first samples; what fails here is already a finding."""
         try:
-            source: Source = self._member.read(
-                self._source, split=None, task=self._task, policy=Policy(self._member.CODES), **self._options
-            )
+            options = dict(self._options)
+            if "signature" in inspect.signature(self._member.read).parameters:
+                options["signature"] = self._signature  # samples as the model gets them
+            policy = Policy(self._member.CODES)
+            source: Source = self._member.read(self._source, split=None, task=self._task, policy=policy, **options)
             for index, element in enumerate(islice(source, _SHOWN)):
                 place = getattr(element, "place", None) or source.place(index)
                 self.report.samples.append({"place": str(place), "sample": describe(element)})

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fewbit.data.sample import Place
+
 if TYPE_CHECKING:
     from fewbit.data.findings import DataReport
 
@@ -37,7 +39,8 @@ def lines(report: DataReport, places: int) -> Iterator[Line]:
         yield []
         yield [(str(known.severity), _STYLES[known.severity]), (f" {code} ×{count:,}: {known.meaning}", "")]
         for finding in findings[:places]:
-            yield [(f"    {finding.place}", "bold"), (f": {finding.message}", "")]
+            place = f"{finding.place}: " if finding.place != Place() else ""
+            yield [(f"    {place}", "bold"), (finding.message, "")]
         if count > places:
             yield [(f"    … and {count - places:,} more (all of them: --places 0, or --json)", "")]
         if findings:

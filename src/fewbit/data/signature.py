@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fewbit import registry
@@ -64,6 +66,10 @@ def read_signature(model: Any) -> Signature:
     """
     if isinstance(model, Signature):
         return model
+    if isinstance(model, str | os.PathLike) and not Path(model).expanduser().exists():
+        raise UsageError(
+            f"there is no model file {os.fspath(model)!r}", where=Path.cwd(), expected="a path that exists"
+        )
     for name in registry.names("signatures"):
         member = registry.get("signatures", name)
         if member.accepts(model):
@@ -72,5 +78,6 @@ def read_signature(model: Any) -> Signature:
     raise UsageError(
         f"cannot tell the inputs of a {type(model).__name__}: {str(model)[:80]}",
         expected=f"a model of one of: {', '.join(registry.names('signatures'))}",
-        try_="an existing .onnx or .xml path, a torch.nn.Module, or a loaded model",
+        try_="a .onnx, .xml or .pt2 file; in Python also a torch.nn.Module or a loaded model. A .pt or .pth file holds "
+        "weights without inputs: export it with torch.onnx.export or torch.export.save",
     )

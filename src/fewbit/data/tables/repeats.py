@@ -82,6 +82,9 @@ class Repeats:
 
     def _by_hash(self) -> Iterator[tuple[int, int]]:
         hashes = np.array(self._hashes, dtype=np.int64)
+        ordered = np.sort(hashes)
+        if not (ordered[1:] == ordered[:-1]).any():  # twice as fast to see as to say which
+            return
         order = np.argsort(hashes, kind="stable")
         ordered = hashes[order]
         first: dict[str, int] = {}
