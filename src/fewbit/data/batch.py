@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fewbit.data.kinds import comes_from
 from fewbit.data.tree import flatten, is_tensor, map_leaves
 from fewbit.errors import DataError
+
+Array = NDArray[Any]
 
 
 def count_samples(item: Any) -> int:
@@ -41,17 +43,17 @@ def cut(item: Any, samples: int) -> Any:
     return map_leaves(shorten, item)
 
 
-def stack(samples: Sequence[Mapping[str, Any]], first: int = 0) -> dict[str, Any]:
+def stack(samples: Sequence[Mapping[str, Array]], first: int = 0) -> dict[str, Array]:
     """Samples under the same names as one batch with a new leading axis.
 
     Args:
-        samples: arrays or tensors by name, no batch axis.
+        samples: arrays by name, no batch axis.
         first: the index of the first of them, for messages.
     """
-    batch: dict[str, Any] = {}
+    batch: dict[str, Array] = {}
     for name in samples[0]:
         values = [sample[name] for sample in samples]
-        shapes = [np.shape(value) for value in values]
+        shapes = [value.shape for value in values]
         odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
         if odd is not None:
             raise DataError(
@@ -61,10 +63,5 @@ def stack(samples: Sequence[Mapping[str, Any]], first: int = 0) -> dict[str, Any
                 expected="one shape in a batch",
                 try_="batch_size=1, or pad or resize in a transform_fn",
             )
-        if comes_from(values[0], "torch.Tensor"):
-            import torch
-
-            batch[name] = torch.stack(values)
-        else:
-            batch[name] = np.stack([np.asarray(value) for value in values])
+        batch[name] = np.stack(values)
     return batch

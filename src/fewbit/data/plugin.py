@@ -21,7 +21,7 @@ from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place, Sample
 from fewbit.data.signature import Signature
 from fewbit.data.source import Source
-from fewbit.errors import DataError, FewbitError, UsageError
+from fewbit.errors import DataError, UsageError
 
 
 def as_format(member: Any) -> Any:
@@ -90,32 +90,24 @@ class FunctionSource(Source):
         self._function, self._path, self._options = function, path, options
 
     def __iter__(self) -> Iterator[Sample]:
-        name = self._function.__name__
-        index = 0
-        elements = Loan().iterate(lambda: self._function(self._path, **self._options))
-        while True:
-            try:
-                element = next(elements)
-            except StopIteration:
-                return
-            except FewbitError:
-                raise
-            except Exception as error:
-                raise DataError(
-                    f"{name} raised {type(error).__name__}: {error}",
-                    code="reader-failed",
-                    where=f"sample {index}, {_line_of(error)}",
-                    try_=FunctionFormat.CODES["reader-failed"].fix,
-                ) from error
+        elements = Loan().iterate(lambda: self._function(self._path, **self._options), self._failed)
+        for index, element in enumerate(elements):
             if not isinstance(element, Mapping):
                 raise DataError(
-                    f"{name} yielded {describe(element)}",
+                    f"{self._function.__name__} yielded {describe(element)}",
                     code="reader-yields",
                     where=f"sample {index}",
                     expected="a dict",
                 )
             yield Sample(element, place=getattr(element, "place", Place(str(self._path), index=index)))
-            index += 1
+
+    def _failed(self, index: int, error: Exception) -> DataError:
+        return DataError(
+            f"{self._function.__name__} raised {type(error).__name__}: {error}",
+            code="reader-failed",
+            where=f"sample {index}, {_line_of(error)}",
+            try_=FunctionFormat.CODES["reader-failed"].fix,
+        )
 
 
 def _line_of(error: BaseException) -> str:

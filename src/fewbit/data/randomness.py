@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from fewbit.errors import FewbitError
+
 _global: Any = np.random  # its stubs leave out the two functions that swap the global generator
 
 
@@ -65,14 +67,28 @@ class Loan:
             random.setstate(python)
             _global.set_bit_generator(numpy)
 
-    def iterate(self, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-        """Start user code and step through it, lending for each step."""
-        with self.lend():
-            iterator = iter(start())
+    def iterate(
+        self, start: Callable[[], Iterable[Any]], failed: Callable[[int, Exception], Exception]
+    ) -> Iterator[Any]:
+        """Start user code and step through it, lending for each step.
+
+        Args:
+            start: gives the iterable; called when the first element is asked for.
+            failed: makes the error to raise instead of the user code's own, given the element's number; errors of
+                fewbit's own pass as they are.
+        """
+        iterator: Iterator[Any] | None = None
+        index = 0
         while True:
             with self.lend():
                 try:
+                    iterator = iter(start()) if iterator is None else iterator
                     element = next(iterator)
                 except StopIteration:
                     return
+                except FewbitError:
+                    raise
+                except Exception as error:
+                    raise failed(index, error) from error
             yield element
+            index += 1

@@ -180,8 +180,14 @@ class Mapped(View):
                 code="transform-failed",
                 where=f"sample {index} ({place})" if place.path else f"sample {index}",
                 expected=f"a model input made from {describe(element)}",
-                try_=f"call {name}(dataset[{index}]) by hand; `model({name}(item))` must work",
+                try_=f"call {name}({self._by_hand(index)}) by hand; `model({name}(item))` must work",
             ) from error
+
+    def _by_hand(self, index: int) -> str:
+        """What a user types to get at one element of the data before the function."""
+        if self.inner.random_access:
+            return f"Dataset(data_source)[{index}]"
+        return "next(iter(data_source))" if index == 0 else f"next(itertools.islice(data_source, {index}, None))"
 
     def sample_count(self) -> int | None:
         return None if self.batched else known_length(self.inner)

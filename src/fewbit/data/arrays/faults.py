@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from fewbit.data import walk
 from fewbit.data.findings import Code, Severity
 from fewbit.data.sample import Place
 from fewbit.errors import DataError
@@ -10,6 +13,7 @@ from fewbit.errors import DataError
 _SAVE_AGAIN = "write the file again: numpy.savez(path, **{name: array}), or drop it with `--fix`"
 
 ARRAY_CODES = {
+    "unreadable": replace(walk.CODES["unreadable"], policy="raise", policies=("drop",)),
     "archive-broken": Code(Severity.ERROR, "not a whole .npz archive", _SAVE_AGAIN, "raise", ("drop",)),
     "archive-unsafe": Code(
         Severity.ERROR,

@@ -215,14 +215,15 @@ def _shape_problem(key: str, info: ArrayInfo, spec: InputSpec, verdict: ShapeVer
     wanted = f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
     whose = "" if batched else " without the batch axis"
     message = f"input {spec.name!r}: expected {wanted}{whose}, found {list(info.shape)}"
+    many = f"one file a sample for each of the {verdict.rows}" if verdict.rows > 1 else ""
     fix = None
     if verdict.code == "batch-dimension":
-        many = f"the first axis holds {verdict.rows} samples"
-        message += f"; {many if verdict.rows > 1 else 'the leading 1 is a batch axis'}"
-        fix = "DataLoader(..., batch_size=None): the items are batches already" if batched else None
+        message += f"; the first axis holds {verdict.rows} samples" if many else "; the leading 1 is a batch axis"
+        fix = f"save {many}, or `--fix` for a copy that is split so" if many else f"save {key}[0]"
+        fix = "DataLoader(..., batch_size=None): the items are batches already" if batched else fix
     if verdict.code == "input-layout":
-        one = f"{key}[0]" if verdict.rows else key
-        fix = f"{one}.transpose{verdict.transpose}: the channels stand elsewhere"
+        one = f"{key}[0]" if verdict.rows == 1 else f"{key}[i]" if many else key
+        fix = f"{one}.transpose{verdict.transpose}: the channels stand elsewhere" + (f"; save {many}" if many else "")
     return [_problem(verdict.code, message, spec.name, fix)]
 
 

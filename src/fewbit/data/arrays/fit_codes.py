@@ -43,7 +43,7 @@ FIT_CODES = {
     "batch-dimension": Code(
         Severity.WARN,
         "a sample carries a batch axis; a 1 is squeezed away, N entries become N samples",
-        "save one sample a file without the batch axis: array[0]",
+        "save one sample a file, without the batch axis; `--fix` does it",
         "repair",
         ("raise", "drop"),
     ),

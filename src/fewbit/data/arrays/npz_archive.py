@@ -81,7 +81,7 @@ def opened(path: str | Path, start: int = 0, size: int | None = None) -> Window:
             os.close(file)
             raise
     except OSError as error:
-        raise ArrayFault("archive-broken", f"cannot be read: {error.strerror or error}") from error
+        raise ArrayFault("unreadable", f"cannot be read: {error.strerror or error}") from error
 
 
 def scan(window: Window, *, npy_name: str | None = None) -> Scan:

@@ -96,11 +96,12 @@ class NpzSource(Source):
         return self._where
 
     def _count(self, unit: Unit) -> int:
-        """The samples of a unit; 0 when it is dropped, 1 when it will raise where it is read."""
-        found = unit.scan()
+        """The samples of a unit, 0 when it is dropped. Those that do not fit count too: they raise where they are read."""
+        found, place = unit.scan(), Place(unit.name)
         try:
-            self._told(found, Place(unit.name))
-            return self._rows(found, Place(unit.name))
+            with suppress_all_but(_Dropped):
+                self._told(found, place)
+            return 1 if found.fatal is not None else self._rows(found, place)
         except _Dropped:
             return 0
         except DataError:
@@ -129,7 +130,7 @@ class NpzSource(Source):
             if fault.code != "member-not-array" or self._policy["member-not-array"] != "drop":
                 raise self._met(fault, place)
             self._note("member-not-array", fault.what, place)
-        told = self._sampling.fit(found.infos)
+        told = self._sampling.fit(found)
         for problem in told.problems:
             where = Place(place.path, index=place.index, field=problem.input)
             done = self._policy.meet(problem.code, problem.message, where, problem.fix)
@@ -140,7 +141,7 @@ class NpzSource(Source):
 
     def _rows(self, found: UnitScan, place: Place) -> int:
         try:
-            return self._sampling.rows(found.infos)
+            return self._sampling.rows(found)
         except ArrayFault as fault:
             raise self._met(fault, place) from fault
 

@@ -100,6 +100,11 @@ class UnitScan:
         return next((found.fatal for found in self.scans if found.fatal is not None), None)
 
     @property
+    def nameless(self) -> bool:
+        """Whether the only array has no name of its own, as in a `.npy`; `NPY_KEY` then stands for one."""
+        return len(self.unit.parts) == 1 and self.unit.parts[0].npy_key is not None
+
+    @property
     def seekable(self) -> bool:
         """Whether one row can be read without unpacking the rest."""
         return all(member.seekable for found in self.scans for member in found.members.values())
@@ -149,16 +154,20 @@ class Listing:
         units: in natural order, split by split.
         others: files that are no arrays.
         outputs: what a model returned for the samples, kept beside them in a folder of its own.
+        lone: the dataset is one array file, and no folder or `.tar` in which a file is a sample.
+        like_columns: names of `.npy` files that are read as a sample each, though their shapes suit columns too.
     """
 
     units: list[Unit]
     others: list[Entry] = field(default_factory=list)
     outputs: list[Entry] = field(default_factory=list)
+    lone: bool = False
+    like_columns: list[str] = field(default_factory=list)
 
     @property
-    def single(self) -> bool:
-        """One file or one set of columns, which then holds many samples as a rule; `capture` never writes such."""
-        return len(self.units) == 1 and all(entry.name != MANIFEST for entry in self.others)
+    def may_be_a_stack(self) -> bool:
+        """Whether shapes may decide that the first axis counts samples: in a lone file, and in a set of columns."""
+        return self.lone or any(len(unit.parts) > 1 for unit in self.units)
 
     @property
     def splits(self) -> list[str]:
@@ -172,15 +181,20 @@ class Listing:
                 yield "file-ignored", entry.name, "is not an array file"
         for folder, count in Counter(entry.name.rpartition("/")[0] for entry in self.outputs).items():
             yield "outputs-ignored", folder, f"{count:,} files hold what a model returned; only the inputs are read"
+        if self.like_columns:
+            yield "columns-suspected", ", ".join(self.like_columns), "have the same first axis; each is read as a sample"
 
 
-def list_units(source: Path, problem: Problem = quietly, *, columns: Collection[str] = ()) -> Listing:
+def list_units(
+    source: Path, problem: Problem = quietly, *, columns: Collection[str] = (), stacked: bool | None = None
+) -> Listing:
     """The units of a dataset.
 
     Args:
         source: a folder, a `.npz`, a `.npy` or a `.tar`.
         problem: told about what had to be passed over.
         columns: the model's input names: `.npy` files called so are columns of one dataset.
+        stacked: what the user says of the first axis; where it counts samples, `.npy` files may be columns too.
     """
     found: list[tuple[str, Part]] = []
     others = []
@@ -197,7 +211,17 @@ def list_units(source: Path, problem: Problem = quietly, *, columns: Collection[
     if beside := _output_folders(found):
         outputs = [Entry(name, part.path) for name, part in found if name.rpartition("/")[0] in beside]
         found = [(name, part) for name, part in found if name.rpartition("/")[0] not in beside]
-    return Listing(_as_columns(found, columns) or _order(found), others, outputs)
+    listing = Listing([], others, outputs, lone and source.suffix.lower() != ".tar")
+    together = _as_columns(found)
+    named = together is not None and any(part.npy_key in columns for part in together.parts)
+    alike = together is not None and not named and _first_axis_shared(together)
+    if together is not None and (named or (alike and stacked)):
+        listing.units = [together]
+        return listing
+    listing.units = _order(found)
+    if alike and stacked is None:
+        listing.like_columns = [unit.name for unit in listing.units]
+    return listing
 
 
 def _output_folders(found: list[tuple[str, Part]]) -> set[str]:
@@ -258,16 +282,18 @@ def split_called(name: str) -> str | None:
     return next((split for split, names in _SPLITS.items() if name.lower() in names), None)
 
 
-def _as_columns(found: list[tuple[str, Part]], columns: Collection[str]) -> list[Unit] | None:
-    """One unit of all `.npy` files, when they are called like inputs and not like numbered samples."""
+def _as_columns(found: list[tuple[str, Part]]) -> Unit | None:
+    """All files as one unit, if they are `.npy` and few enough to be the columns of one dataset."""
     stems = {name[:-4]: part for name, part in found if part.npy_key is not None and "/" not in name}
     if len(stems) != len(found) or not 2 <= len(stems) <= _COLUMNS:
         return None
-    by_name = bool(columns) and set(stems) & set(columns)
-    if not by_name and any(stem[-1:].isdigit() for stem in stems):
-        return None
     parts = tuple(Part(part.path, npy_key=stem) for stem, part in stems.items())
-    unit = Unit(", ".join(name for name, _ in found), parts)
-    firsts = {info.shape[:1] for info in unit.scan().infos.values()}
-    rows = len(firsts) == 1 and not firsts & {(), (1,), (3,), (4,)}  # those are channels, or nothing to count
-    return [unit] if by_name or rows else None
+    return Unit(", ".join(name for name, _ in found), parts)
+
+
+def _first_axis_shared(columns: Unit) -> bool:
+    """Whether columns look it: called like inputs and not like numbered samples, with one first axis."""
+    if any(str(part.npy_key)[-1:].isdigit() for part in columns.parts):
+        return False
+    firsts = {info.shape[:1] for info in columns.scan().infos.values()}
+    return len(firsts) == 1 and not firsts & {(), (1,), (3,), (4,)}  # those are channels, or nothing to count

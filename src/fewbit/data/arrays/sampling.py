@@ -11,7 +11,7 @@ from fewbit.data.arrays.faults import ArrayFault
 from fewbit.data.arrays.fit import Fit, fit
 from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.arrays.npz_archive import Array
-from fewbit.data.arrays.sample_files import NPY_KEY, Listing
+from fewbit.data.arrays.sample_files import NPY_KEY, Listing, UnitScan
 from fewbit.data.signature import Signature
 
 _ANYTHING = Signature("none", (), open_ended=True)
@@ -69,42 +69,45 @@ class Sampling:
         rename: Mapping[str, str] | None,
         targets: Collection[str] | None,
     ) -> Sampling:
-        """Settle what was left open: whether a lone file is a stack, and which names are answers."""
+        """Settle what was left open: whether a lone file is a stack, and which names are answers.
+
+        In a folder and in a `.tar` a file is one sample, whatever its shape.
+        """
         answers = ANSWERS if targets is None else frozenset(targets)
         made = cls(bool(stacked), signature, dict(rename or {}), answers)
-        if stacked is None and listing.single:
-            infos = listing.units[0].scan().infos
-            if infos and signature is not None and all(spec.shape is not None for spec in signature.inputs):
-                made.stacked = made.fit(infos).rows > 1
-            elif infos and looks_stacked(infos):
+        if stacked is None and listing.may_be_a_stack:
+            found = listing.units[0].scan()
+            if signature is not None and all(spec.shape is not None for spec in signature.inputs):
+                made.stacked = bool(found.infos) and made.fit(found).rows > 1
+            elif found.infos and looks_stacked(found.infos):
                 made.stacked = made.assumed = True
         return made
 
-    def rows(self, infos: Mapping[str, ArrayInfo]) -> int:
+    def rows(self, found: UnitScan) -> int:
         """How many samples a unit holds.
 
         Raises:
             ArrayFault: a stack whose arrays disagree.
         """
-        held = self.fit(infos).rows
+        held = self.fit(found).rows
         if not self.stacked:
             return held
         if held > 1:
             raise ArrayFault("stack-uneven", f"each entry of the first axis holds {held} samples once more")
-        rows = common_rows(infos)
+        rows = common_rows(found.infos)
         if rows is None:
-            there = ", ".join(f"{name}: {list(info.shape)}" for name, info in infos.items())
+            there = ", ".join(f"{name}: {list(info.shape)}" for name, info in found.infos.items())
             raise ArrayFault("stack-uneven", f"the arrays of a stack differ in their first axis ({there})")
         return rows
 
-    def fit(self, infos: Mapping[str, ArrayInfo]) -> Fit:
-        """How a sample of this layout meets the model; without one, only `rename` can be at fault."""
-        seen = {name: info.row for name, info in infos.items()} if self.stacked else infos
+    def fit(self, found: UnitScan) -> Fit:
+        """How a sample of this unit meets the model; without one, only `rename` can be at fault."""
+        seen = {name: info.row for name, info in found.infos.items()} if self.stacked else found.infos
         if self.signature is None:
             return fit(seen, _ANYTHING, batched=False, rename=self.rename)
         rename = self.rename
-        if list(seen) == [NPY_KEY] and len(self.signature.inputs) == 1:
-            rename = {NPY_KEY: self.signature.names[0], **rename}  # a `.npy` has no name that could be wrong
+        if found.nameless and len(self.signature.inputs) == 1:
+            rename = {NPY_KEY: self.signature.names[0], **rename}  # it has no name that could be wrong
         return fit(seen, self.signature, batched=False, rename=rename, targets=self.targets)
 
     def shape(self, arrays: Mapping[str, Array], told: Fit, row: int) -> dict[str, Array]:

@@ -40,7 +40,7 @@ def tar_entries(path: str | Path) -> Iterator[TarEntry]:
             end = file.seek(0, 2)
             yield from _entries(file, end)
     except OSError as error:
-        raise ArrayFault("archive-broken", f"cannot be read: {error.strerror or error}") from error
+        raise ArrayFault("unreadable", f"cannot be read: {error.strerror or error}") from error
 
 
 def _entries(file: FileIO, end: int) -> Iterator[TarEntry]:

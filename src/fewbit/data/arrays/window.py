@@ -55,5 +55,5 @@ class Window:
                     break
                 data += more
         except OSError as error:
-            raise ArrayFault("archive-broken", f"cannot be read: {error.strerror or error}") from error
+            raise ArrayFault("unreadable", f"cannot be read: {error.strerror or error}") from error
         return data

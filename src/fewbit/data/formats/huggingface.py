@@ -11,6 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.kinds import comes_from
+from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place, Sample
 from fewbit.data.signature import Signature
 from fewbit.data.source import Source
@@ -145,17 +147,9 @@ class StreamSource(Source):
 
     def __iter__(self) -> Iterator[Sample]:
         for name, part in self._parts.items():
-            rows = iter(part)
-            index = 0
-            while True:
-                try:
-                    row = next(rows)
-                except StopIteration:
-                    break
-                except Exception as error:
-                    raise _unreadable(name, index, error) from error
+            rows = Loan().iterate(part.__iter__, partial(_unreadable, name))
+            for index, row in enumerate(rows):
                 yield _sample(row, name, index)
-                index += 1
 
 
 def _load(source: Any, options: dict[str, Any]) -> Any:

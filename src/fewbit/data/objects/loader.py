@@ -11,7 +11,7 @@ from fewbit.data.objects.columns import ColumnRows
 from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place
 from fewbit.data.source import Source
-from fewbit.errors import DataError, FewbitError
+from fewbit.errors import DataError
 
 
 class LoaderSource(Source):
@@ -36,25 +36,17 @@ class LoaderSource(Source):
 
     def __iter__(self) -> Iterator[Any]:
         own = getattr(self._loader, "generator", None)
-        items = Loan(generators=[own] if own is not None else []).iterate(lambda: self._loader)
-        index = 0
-        while True:
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            except FewbitError:
-                raise
-            except Exception as error:
-                raise DataError(
-                    f"the loader raised {type(error).__name__}: {error}",
-                    code="element-failed",
-                    where=f"batch {index}",
-                    expected=f"a batch from {type(self._loader.dataset).__name__}",
-                    try_="iterate over the loader by hand; its dataset or its collate_fn fails there",
-                ) from error
-            yield item
-            index += 1
+        loan = Loan(generators=[own] if own is not None else [])
+        return loan.iterate(lambda: self._loader, self._failed)
+
+    def _failed(self, index: int, error: Exception) -> DataError:
+        return DataError(
+            f"the loader raised {type(error).__name__}: {error}",
+            code="element-failed",
+            where=f"batch {index}",
+            expected=f"a batch from {type(self._loader.dataset).__name__}",
+            try_="iterate over the loader by hand; its dataset or its collate_fn fails there",
+        )
 
     def place(self, index: int) -> Place:
         return Place(f"{type(self._loader).__name__} batch", index=index)

@@ -59,19 +59,7 @@ class IterableSource(Source):
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        elements = Loan().iterate(self._start)
-        index = 0
-        while True:
-            try:
-                element = next(elements)
-            except StopIteration:
-                return
-            except FewbitError:
-                raise
-            except Exception as error:
-                raise _failed(self._name, index, error) from error
-            yield element
-            index += 1
+        return Loan().iterate(self._start, lambda index, error: _failed(self._name, index, error))
 
     def place(self, index: int) -> Place:
         return Place(self._name, index=index)

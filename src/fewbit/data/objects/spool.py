@@ -21,7 +21,7 @@ from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place
 from fewbit.data.source import Source
 from fewbit.data.tree import classes_of, flatten, rebuild, structure_of
-from fewbit.errors import DataError, FewbitError
+from fewbit.errors import DataError
 
 
 class SpoolWarning(UserWarning):
@@ -39,7 +39,7 @@ class Spooled(Source):
     def __init__(self, iterator: Iterator[Any], *, batched: bool):
         super().__init__()
         self.batched = batched
-        self._elements = Loan().iterate(lambda: iterator)
+        self._elements = Loan().iterate(lambda: iterator, _failed)
         self._file = tempfile.TemporaryFile(prefix="fewbit-spool-")  # noqa: SIM115  (lives as long as the object)
         weakref.finalize(self, self._file.close)
         self._spans: list[tuple[tuple[int, int], int]] = []  # span of the description, end of the leaves
@@ -84,13 +84,6 @@ class Spooled(Source):
         except StopIteration:
             self._ended = True
             return False
-        except FewbitError:
-            raise
-        except Exception as error:
-            where = f"element {len(self._spans)}"
-            raise DataError(
-                f"the generator raised {type(error).__name__}: {error}", code="element-failed", where=where
-            ) from error
         self._write(element)
         return True
 
@@ -108,3 +101,12 @@ class Spooled(Source):
             self._file.write(part)
         self._file.flush()
         self._spans.append(((start, start + len(description)), self._file.tell()))
+
+
+def _failed(index: int, error: Exception) -> DataError:
+    return DataError(
+        f"the generator raised {type(error).__name__}: {error}",
+        code="element-failed",
+        where=f"element {index}",
+        try_="step through the generator by hand: the error comes from inside it",
+    )
