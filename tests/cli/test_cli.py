@@ -155,3 +155,14 @@ def test_progress_on_a_terminal_and_silence_in_a_pipe(run, good, tmp_path):
     assert "rows of good.jsonl" in shown and "fine" in shown
     code, out, err = run("check", good)
     assert code == 0 and err == "" and "rows of good.jsonl" not in out
+
+
+def test_a_fix_that_cannot_be_made_does_not_hide_the_report(run, tmp_path):
+    import numpy as np
+
+    (tmp_path / "npz").mkdir()
+    np.savez(tmp_path / "npz" / "a.npz", x=np.array([{}], dtype=object))
+    code, out, err = run("check", "npz", "--fix", "fixed")
+    assert code == 1 and "not fit" in out and "error:" in err and not (tmp_path / "fixed").exists()
+    code, out, _ = run("check", "npz", "--fix", "fixed", "--json")
+    assert code == 1 and json.loads(out)["fix_error"]["what"] and json.loads(out)["findings"]

@@ -34,7 +34,7 @@ def test_a_cut_item_holds_that_many_samples_and_keeps_what_is_shared(size, wante
 
 
 def test_samples_stack_on_a_new_axis():
-    batch = stack([{"x": np.ones((2, 3)), "y": torch.ones(2)}] * 4)
+    batch = stack([{"x": np.ones((2, 3)), "y": np.ones(2)}] * 4)
     assert batch["x"].shape == (4, 2, 3) and batch["y"].shape == (4, 2)
 
 

@@ -162,6 +162,21 @@ def test_a_transform_of_a_loader_names_the_batch():
     assert "sample 0" in caught.value.where
 
 
+def test_a_failed_transform_is_called_by_hand_in_a_way_its_source_allows():
+    def fails(item):
+        raise ValueError
+
+    def advice(data, function):
+        with pytest.raises(DataError) as caught:
+            list(fewbit.Dataset(data, function))
+        return caught.value.try_
+
+    assert "fails(next(iter(data_source)))" in advice(loader(), fails)
+    assert "fails(Dataset(data_source)[0])" in advice(np.ones((2, 3)), fails)
+    batches = DataLoader(torch.arange(4), batch_size=2)
+    assert "next(itertools.islice(data_source, 1, None))" in advice(batches, lambda item: {0: "first"}[int(item[0])])
+
+
 def test_the_users_data_is_never_changed():
     rows = [{"x": np.ones(2)}, {"x": np.zeros(2)}]
     dataset = fewbit.Dataset(rows)

@@ -273,3 +273,70 @@ def test_an_input_without_axes_gets_none(tmp_path):
     sample = {"x": np.ones(2, np.float32), "scale": np.float32(3)}
     (feed,) = fewbit.Dataset([sample], batched=False).inputs(model)
     assert run(model, feed)[1].shape == ()
+
+
+def test_a_renamed_item_is_noted_once(image_model):
+    dataset = fewbit.Dataset([{"pix": np.ones((1, 3, 4, 5), np.float32)}] * 3)
+    for feed in dataset.inputs(image_model):
+        assert list(feed) == ["pixels"]
+    (line,) = dataset.record.lines
+    assert line["what"] == "input-renamed" and "'pix'" in line["reason"] and "'pixels'" in line["where"]
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("found", ["float64", "float32"])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16, torch.float64])
+def test_floats_of_another_dtype_run_in_a_pytorch_module(batched, kind, found, wanted):
+    model = torch.nn.Linear(3, 2).to(wanted)
+    sample = kind(np.ones((4, 3) if batched else 3, found))
+    dataset = fewbit.Dataset([sample] * 2, batched=batched)
+    for feed in dataset.inputs(model):
+        assert call(model, feed).dtype == wanted
+    narrowed = torch.finfo(wanted).bits < np.finfo(found).bits
+    assert [line["what"] for line in dataset.record.lines] == ["dtype-narrowed"] * narrowed
+
+
+def test_nested_items_are_cast_and_ids_are_not():
+    class Nested(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.mix = torch.nn.Embedding(9, 3), torch.nn.Linear(3, 2)
+
+        def forward(self, batch):
+            return self.mix(self.embed(batch["ids"]) + batch["x"])
+
+    item = {"ids": torch.ones(4, dtype=torch.int64), "x": torch.ones(4, 3, dtype=torch.float64)}
+    dataset = fewbit.Dataset([item])
+    (feed,) = dataset.inputs(Nested())
+    assert call(Nested(), feed).shape == (4, 2) and item["x"].dtype == torch.float64
+    assert [line["what"] for line in dataset.record.lines] == ["dtype-narrowed"]
+
+
+def test_array_files_are_held_against_the_parameters_dtype(tmp_path):
+    np.savez(tmp_path / "0.npz", input=np.arange(3.0))
+    model = torch.nn.Linear(3, 2)
+    assert fewbit.check_dataset(tmp_path, model=model).counts == {"dtype-narrowed": 1}
+    (feed,) = fewbit.open_dataset(tmp_path).inputs(model)
+    assert call(model, feed).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"text": ["a", "b"]},
+        {"ids": ["a", "b"]},
+        {"ids": np.ones((2, 4), np.float32)},
+        {"Ids": np.ones((2, 2, 2, 2), np.int64)},
+        [{"text": "a"}],
+    ],
+)
+def test_data_that_is_no_folder_of_arrays_is_advised_a_transform(tmp_path, data):
+    datasets = pytest.importorskip("datasets")
+    model = onnx_model(tmp_path / "m.onnx", ids=("int64", ["n", "s"]))
+    make = datasets.Dataset.from_dict if isinstance(data, dict) else datasets.Dataset.from_list
+    for source in (data, make(data)):
+        with pytest.raises(DataError) as caught:
+            fewbit.Dataset(source).validate(model)
+        assert "transform_fn" in caught.value.try_ and "tokenized" in caught.value.try_
+        assert "save" not in caught.value.try_ and "rename" not in caught.value.try_

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fewbit.cli import _output
+from fewbit.errors import FewbitError
 
 
 def command(
@@ -54,16 +55,28 @@ def command(
             check.run()
         except KeyboardInterrupt:  # what was found so far is worth showing
             interrupted = True
-    if interrupted:
-        fix = None
-    changes = None if fix is None else fix_dataset(path, fix, format=format, task=task, model=model, **options)
-    if json:
-        _output.print_json({**report.to_dict(), **({} if changes is None else {"fixed": str(fix), "changes": changes})})
-    else:
+    if not json:
         _output.show_report(report, places=places or len(report.findings) + 1)
-        if changes is not None:
-            out = _output.stdout()
-            out.print(f"\nrepaired copy in {fix}: {len(changes):,} changes")
-            for change in changes:
-                out.print(f"  {change}", markup=False)
-    return 130 if interrupted else 0 if report.ok else 1
+    answer = report.to_dict() if json else {}
+    code = 130 if interrupted else 0 if report.ok else 1
+    if fix is not None and not interrupted:
+        try:
+            changes = fix_dataset(path, fix, format=format, task=task, model=model, **options)
+        except FewbitError as error:  # the report is worth having all the same
+            answer["fix_error"], code = error.to_dict(), error.exit_code
+            if not json:
+                _output.show_error(error, as_json=False)
+        else:
+            answer.update(fixed=str(fix), changes=changes)
+            if not json:
+                _show_changes(fix, changes)
+    if json:
+        _output.print_json(answer)
+    return code
+
+
+def _show_changes(folder: Path, changes: list[str]) -> None:
+    out = _output.stdout()
+    out.print(f"\nrepaired copy in {folder}: {len(changes):,} changes", markup=False)
+    for change in changes:
+        out.print(f"  {change}", markup=False)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -103,6 +104,8 @@ def _seen(source: Any) -> str:
     """What lies at a path, counted by suffix, for someone who has to see why nothing matched."""
     if not isinstance(source, Path):
         return f"an object of type {type(source).__module__}.{type(source).__qualname__}"
+    if not os.access(source, os.R_OK):
+        return "this: the system refuses to read it"
     if source.is_file():
         return f"this file: {source.stat().st_size:,} bytes, suffix {source.suffix or 'none'}"
     entries = [entry for entry in source.iterdir() if not ignored(entry.name)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fewbit import registry
+from fewbit.data.arrays.casts import is_float, plan_cast
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.description import describe as array_info
 from fewbit.data.arrays.fit import Fit, Problem, fit
@@ -23,9 +24,11 @@ from fewbit.data.source import Source
 from fewbit.data.tree import flatten, is_tensor
 from fewbit.errors import DataError, UsageError
 
-_BY_TRANSFORM = "a transform_fn that returns a dict of arrays under the model's input names"
-_IN_PYTHON = {"input-missing": _BY_TRANSFORM, "input-name": _BY_TRANSFORM}
-"""What to try instead of the advice for files."""
+_BY_TRANSFORM = (
+    "a transform_fn that returns a dict of arrays under the model's input names, in its dtypes (texts: tokenized)"
+)
+_FOR_FILES = frozenset({"input-missing", "input-name", "dtype-refused"})
+"""Problems whose own advice is to save other files: for anything but files of arrays it is a transform_fn."""
 
 
 class Feeder:
@@ -141,18 +144,33 @@ class Feeder:
             for problem in meets.problems:
                 self._note(problem.code, problem.message, problem.input)
             return meets
-        fixes = {} if self._source.facts.get("format") == "npz" else _IN_PYTHON
+        of_files = self._source.facts.get("format") == "npz" and not self._source.batched
+        tries = (p.fix if of_files or p.code not in _FOR_FILES else _BY_TRANSFORM for p in errors)
         raise DataError(
             f"sample {index} does not fit the model: " + "; ".join(f"{p.message} [{p.code}]" for p in errors),
             code="sample-misfit",
             where=self._place(element, index),
             expected="; ".join(str(spec) for spec in self.signature.inputs),
-            try_="; ".join(dict.fromkeys(fixes.get(problem.code, problem.fix) for problem in errors)),
+            try_="; ".join(dict.fromkeys(tries)),
         )
 
     def _native(self, item: Any, index: int) -> Any:
+        kept = self._without_labels(item)
         with _at(self._place(item, index)):
-            return self._framework.feed_item(self._without_labels(item), self.signature)
+            native = self._framework.feed_item(kept, self.signature)
+        self._note_changes(kept, native)
+        return native
+
+    def _note_changes(self, item: Any, native: Any) -> None:
+        """Write down what became of an item besides its form: another name, another floating dtype."""
+        if isinstance(item, Mapping) and isinstance(native, dict):
+            for name in native.keys() - item.keys():
+                self._note("input-renamed", f"{next(iter(item))!r} is taken for {name!r}, the model's only input", name)
+        if self.signature.floating is not None:
+            for dtype in sorted(_floats(item) - _floats(native)):
+                cast = plan_cast(dtype, self.signature.floating)
+                if cast is not None and cast.code is not None:
+                    self._note(cast.code, f"{cast.reason}, the dtype of the model's parameters")
 
     def _named(self, element: Any) -> dict[str, Any]:
         """The arrays of a sample, or of an item in the framework's own form, under the model's input names."""
@@ -216,16 +234,21 @@ def _info(value: Any) -> ArrayInfo:
         return ArrayInfo((), "object")
 
 
+def _floats(value: Any) -> set[str]:
+    dtypes = {_info(leaf).dtype for _, leaf in flatten(value) if is_tensor(leaf)}
+    return {dtype for dtype in dtypes if is_float(dtype)}
+
+
 def _with_texts(meets: Fit, found: Mapping[str, ArrayInfo], signature: Signature) -> Fit:
-    """The same, with a problem for each text on its way into a model that takes none.
+    """The same, with one problem for each text on its way into a model that takes none; its shape says nothing then.
 
     A model with `**kwargs` takes any name, so names alone would let a raw text through.
     """
-    takes_text = {spec.name for spec in signature.inputs if spec.dtype == "str"} | {p.input for p in meets.errors}
-    tries = {"str": "tokenize it in a transform_fn", "object": "make an array of it in a transform_fn"}
-    more = [
-        Problem("dtype-refused", f"{step.key!r} is no array of numbers", step.name, tries[found[step.key].dtype])
+    takes_text = {spec.name for spec in signature.inputs if spec.dtype == "str"}
+    texts = {
+        step.name: Problem("dtype-refused", f"{step.key!r} is no array of numbers", step.name, _BY_TRANSFORM)
         for step in meets.steps
-        if found[step.key].dtype in tries and step.name not in takes_text
-    ]
-    return replace(meets, problems=(*meets.problems, *more)) if more else meets
+        if found[step.key].dtype in ("str", "object") and step.name not in takes_text
+    }
+    others = (p for p in meets.problems if p.input not in texts or p.code not in ("input-shape", "dtype-refused"))
+    return replace(meets, problems=(*others, *texts.values())) if texts else meets

@@ -44,6 +44,8 @@ class Signature:
         open_ended: the model takes further names too (`**kwargs`).
         positional: so many leading inputs must be given by place; all others go by name.
         source: what was read, for messages.
+        floating: the dtype of the model's own floating parameters, where its inputs do not say theirs: a PyTorch module
+            takes floating inputs in no other. `None` when not known.
     """
 
     framework: str
@@ -51,6 +53,7 @@ class Signature:
     open_ended: bool = False
     positional: int = 0
     source: str = "model"
+    floating: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

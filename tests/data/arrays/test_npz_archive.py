@@ -249,7 +249,7 @@ def test_what_is_no_archive_is_said_so(tmp_path, content):
 
 
 def test_a_missing_file_is_a_data_error(tmp_path):
-    assert code_of(tmp_path / "none.npz") == "archive-broken"
+    assert code_of(tmp_path / "none.npz") == "unreadable"
 
 
 def test_a_member_that_is_no_array_is_passed_over_and_told(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from fewbit.data.signature import InputSpec, Signature, read_signature
 from fewbit.data.signatures import onnx as member
 from fewbit.data.signatures._items import take_labels
-from fewbit.errors import DataError
+from fewbit.errors import DataError, UsageError
 
 onnx = pytest.importorskip("onnx")
 T, H = onnx.TensorProto, onnx.helper
@@ -89,10 +89,12 @@ def test_a_truncated_missing_or_foreign_file_is_named(model, tmp_path):
     cases = {"cut.onnx": content[: len(content) // 2], "empty.onnx": b"", "text.onnx": b"hello world " * 9}
     for name, raw in cases.items():
         (tmp_path / name).write_bytes(raw)
-    for name in [*cases, "missing.onnx"]:
+    for name in cases:
         with pytest.raises(DataError) as caught:
             read_signature(tmp_path / name)
         assert name in caught.value.where and caught.value.code == "model-unreadable"
+    with pytest.raises(UsageError, match="no model file"):
+        read_signature(tmp_path / "missing.onnx")
 
 
 def test_mutated_models_end_in_a_signature_or_an_error(model, tmp_path):

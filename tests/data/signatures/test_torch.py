@@ -199,3 +199,39 @@ def test_too_many_values_and_unknown_names_are_errors():
         member.feed_item((1, 2, 3), two)
     with pytest.raises(DataError, match="'c'"):
         member.feed_item({"a": 1, "c": 2}, two)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, *dtypes):
+        super().__init__()
+        kinds = [torch.zeros(2).to(dtype) for dtype in dtypes]
+        self.weights = torch.nn.ParameterList([torch.nn.Parameter(kind, requires_grad=False) for kind in kinds])
+
+    def forward(self, x, **more):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "floating"),
+    [
+        ((), None),
+        ((torch.int8,), None),
+        ((torch.float32, torch.bfloat16), "float32"),
+        ((torch.int8, torch.bfloat16), "bfloat16"),
+        ((torch.float8_e4m3fn, torch.float16), "float16"),
+    ],
+)
+def test_the_dtype_of_the_parameters_is_known(dtypes, floating):
+    assert read_signature(Layer(*dtypes)).floating == floating
+    assert read_signature(torch.nn.DataParallel(Layer(*dtypes))).floating == floating
+
+
+def test_floats_are_given_in_the_parameters_dtype_and_integers_as_they_are():
+    found = read_signature(Layer(torch.bfloat16))
+    ids = torch.ones(2, dtype=torch.int64)
+    (x, nested), _ = member.feed_item((np.ones(2), {"a": [torch.ones(2)], "ids": ids}), found)
+    assert x.dtype == nested["a"][0].dtype == torch.bfloat16 and nested["ids"] is ids
+    same = torch.ones(2, dtype=torch.bfloat16)
+    assert member.feed_item(same, found)[0][0] is same
+    _, kwargs = member.feed({"x": np.ones(2, np.float32), "more": np.ones(2), "ids": np.ones(2, np.int64)}, found)
+    assert [kwargs[name].dtype for name in ("x", "more", "ids")] == [torch.bfloat16, torch.bfloat16, torch.int64]

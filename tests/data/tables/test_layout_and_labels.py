@@ -5,7 +5,7 @@ from fewbit.data.tables.chat import normalised
 from fewbit.data.tables.labels import BadLabel, Labels
 from fewbit.data.tables.layout import recognise
 from fewbit.data.tables.projection import projection
-from fewbit.data.tables.repeats import Repeats, row_hash
+from fewbit.data.tables.repeats import Repeats, row_bytes
 from fewbit.data.tables.splits import split_of
 from fewbit.errors import UsageError
 
@@ -158,6 +158,6 @@ def test_repeated_rows_are_paired_with_the_first_of_their_split():
     assert list(Repeats().pairs()) == []
 
 
-def test_row_hashes_take_everything_a_table_can_hold():
+def test_row_byteses_take_everything_a_table_can_hold():
     for value in (10**30, "\ud800", b"x", {"a": [None]}, float("nan")):
-        assert row_hash({"v": value}) == row_hash({"v": value})
+        assert row_bytes({"v": value}) == row_bytes({"v": value})

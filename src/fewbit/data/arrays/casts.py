@@ -88,7 +88,12 @@ def _kind(dtype: str) -> str:
     """What casts tell apart. int4 and its like are kinds of their own: numpy cannot hold them."""
     if re.fullmatch(r"u?int(8|16|32|64)", dtype):
         return "int"
-    return "float" if _FLOAT.match(dtype) else dtype
+    return "float" if is_float(dtype) else dtype
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a dtype holds real numbers: float16, bfloat16, float32, float64 and their like."""
+    return _FLOAT.match(dtype) is not None
 
 
 def _bits(dtype: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.data.arrays.casts import Cast, apply_cast, plan_cast
+from fewbit.data.arrays.casts import Cast, apply_cast, is_float, plan_cast
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.fit_codes import FIT_CODES
 from fewbit.data.arrays.input_names import Matching, match_names
@@ -154,7 +154,8 @@ def _fit(
     for key, name in sorted(pairs.items(), key=lambda pair: order.get(pair[1], len(order))):
         spec = specs.get(name) or InputSpec(name)
         verdict = _judge(found[key], spec, batched)
-        cast = plan_cast(found[key].dtype, spec.dtype, image=_image_like(found[key], batched))
+        wanted = spec.dtype or (signature.floating if is_float(found[key].dtype) else None)
+        cast = plan_cast(found[key].dtype, wanted, image=_image_like(found[key], batched))
         problems += _shape_problem(key, found[key], spec, verdict, batched)
         if cast is not None and cast.code is not None:
             problems.append(_problem(cast.code, f"input {name!r}: {cast.reason}", name))

@@ -22,6 +22,7 @@ LONGEST = 10_000 + 12
 """The longest header that is read, with its prefix; numpy has the same limit."""
 
 _AXES = 32
+_EMPTY = 1 << 20
 USUAL = b"\x93NUMPY\x01\x00v\x00"
 """Version 1 and 118 bytes of text: how numpy itself begins the file of nearly every array."""
 
@@ -121,7 +122,8 @@ def _shape(text: str) -> tuple[int, ...]:
     if not all(piece.isdecimal() and len(piece) < 20 for piece in pieces):
         raise ArrayFault("array-header", f"the shape ({text[:60]}) is not a tuple of whole numbers")
     shape = tuple(int(piece) for piece in pieces)
-    if len(shape) > _AXES or any(axis > limits.ARRAY_BYTES for axis in shape):
+    most = _EMPTY if 0 in shape else limits.ARRAY_BYTES  # no bytes in the file bear out the axes of an empty array
+    if len(shape) > _AXES or any(axis > most for axis in shape):
         raise ArrayFault("array-bomb", f"claims the shape ({text[:60]}), which no sample has")
     return shape
 

@@ -39,7 +39,7 @@ class NpzCheck:
         self._listing, self._sampling, self._report = listing, sampling, report
         self._quick, self._vocab_size = quick, vocab_size
         self._layouts = Layouts()
-        self._known: dict[Layout, tuple[int, Fit, int]] = {}
+        self._known: dict[tuple[bool, Layout], tuple[int, Fit, int]] = {}
         self._seen: dict[bytes, str] = {}
         self._samples = 0
         self._damaged = 0
@@ -61,7 +61,7 @@ class NpzCheck:
         if found.faults and found.fatal is not None:
             self._damaged += 1
             return
-        layout = tuple(found.infos.items())
+        layout = (found.nameless, tuple(found.infos.items()))
         known = self._known.get(layout)
         if known is None:
             try:
@@ -80,9 +80,9 @@ class NpzCheck:
 
     def _judge(self, found: UnitScan) -> tuple[int, Fit, int]:
         """What all files of one layout share: how many samples, how they fit, and the layout's number."""
-        rows = self._sampling.rows(found.infos)
+        rows = self._sampling.rows(found)
         number = self._layouts.number(found.infos, stacked=self._sampling.stacked)
-        return rows, self._sampling.fit(found.infos), number
+        return rows, self._sampling.fit(found), number
 
     def _check_values(self, found: UnitScan, rows: int, told: Fit) -> None:
         name = found.unit.name

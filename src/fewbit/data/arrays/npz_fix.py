@@ -2,7 +2,8 @@
 """A repaired copy of a dataset of array files: input names, batch axis, layout and dtype as the model takes them.
 
 What only a person can decide stays as it is: unscaled pixels are not divided, integers are not made floats.
-Files that are fine are copied byte for byte; files nothing can mend are left out, each with its reason.
+Files that are fine are copied byte for byte; files nothing can mend are left out, each with its reason. The copy is a
+folder, in which a file is one sample: a lone stack is split.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from fewbit.data.arrays.consistency import Layouts
 from fewbit.data.arrays.fit import Fit, Step
 from fewbit.data.arrays.npz_archive import Array
-from fewbit.data.arrays.npz_writer import write_npz
+from fewbit.data.arrays.npz_writer import write_npy, write_npz
 from fewbit.data.arrays.sample_files import NPY_KEY, Listing, Unit
 from fewbit.data.arrays.sampling import Sampling
 from fewbit.data.arrays.values import VALUE_CODES, value_faults
@@ -23,6 +24,7 @@ from fewbit.data.findings import Severity
 from fewbit.errors import DataError, UsageError
 
 _MENDED = ("input-name", "input-layout")
+_SHOWN = 3
 _LEFT_ALONE = ("dtype-unscaled", "dtype-integers")
 _FATAL_VALUES = frozenset(code for code, known in VALUE_CODES.items() if known.severity is Severity.ERROR)
 
@@ -35,7 +37,7 @@ class NpzFix:
         sampling: how arrays become samples.
         out: the empty folder to fill.
         vocab_size: how many token ids the model knows.
-        damaged: `.tar` files that cannot be read to their end, and why.
+        damaged: folders and `.tar` files that cannot be read to their end, and why.
     """
 
     def __init__(
@@ -47,15 +49,20 @@ class NpzFix:
         damaged: Mapping[str, str] | None = None,
     ):
         self._listing, self._sampling, self._out, self._vocab_size = listing, sampling, out, vocab_size
-        self.changes = [f"{name}: members behind the damage left out: {why}" for name, why in (damaged or {}).items()]
+        self.changes = [f"{name}: what cannot be read is left out: {why}" for name, why in (damaged or {}).items()]
         self._odd: dict[str, tuple[str, str]] = {}
         self._names = {unit.name for unit in listing.units}
+        self._written = 0
 
     def run(self) -> list[str]:
-        """Write the copy and return what was changed, a line each."""
+        """Write the copy and return what was changed, a line each.
+
+        Raises:
+            DataError: no sample would be left.
+        """
         if self._sampling.signature is None:
             self._odd = self._find_odd()
-        whole = not self.changes
+        whole = not self.changes and not (self._listing.lone and self._sampling.stacked)
         plans = [self._look(unit) for unit in self._listing.units]
         whole = whole and not any(lines is None or lines for lines in plans)
         for unit, lines in zip(self._listing.units, plans):
@@ -66,6 +73,14 @@ class NpzFix:
                 self._copy_unit(unit)
             else:
                 self._write(unit, lines)
+        if not self._written:
+            reasons = "; ".join(self.changes[:_SHOWN]) or "there are none"
+            raise DataError(
+                f"no sample is left to copy: {reasons}{'; …' if len(self.changes) > _SHOWN else ''}",
+                code="no-samples",
+                expected="at least one sample that is whole or can be mended",
+                try_="check without `--fix`: it names every fault and what to do about it",
+            )
         self._carry_along(whole)
         return self.changes
 
@@ -95,7 +110,7 @@ class NpzFix:
             if unit.name in self._odd:
                 raise DataError(self._odd[unit.name][1], code=self._odd[unit.name][0])
             told = self._told(unit)
-            rows = self._sampling.rows(found.infos)
+            rows = self._sampling.rows(found)
             for row, arrays in enumerate(found.each(rows, stacked=self._sampling.stacked)):
                 odd = self._spoilt(self._sampling.shape(arrays, told, row))
                 if odd:
@@ -105,11 +120,10 @@ class NpzFix:
         except DataError as fault:
             self.changes.append(f"{unit.name}: left out: {fault.what}")
             return None
-        nameless = all(part.npy_key is not None for part in unit.parts)
-        return lines + _steps_in_words(told, nameless)
+        return lines + _steps_in_words(told, found.nameless)
 
     def _told(self, unit: Unit) -> Fit:
-        told = self._sampling.fit(unit.scan().infos)
+        told = self._sampling.fit(unit.scan())
         for problem in told.errors:
             if problem.code == "rename-unknown":
                 raise UsageError(problem.message, where=unit.name, try_=problem.fix)
@@ -127,6 +141,7 @@ class NpzFix:
             if part.size is not None:  # the `.tar` as a whole, once
                 name = name[: name.index(".tar/") + 4]
             self._copy(part.path, name)
+            self._written += 1
 
     def _copy(self, path: str, name: str) -> None:
         target = self._out / name
@@ -136,8 +151,9 @@ class NpzFix:
 
     def _write(self, unit: Unit, lines: list[str]) -> None:
         found, told = unit.scan(), self._told(unit)
-        rows = self._sampling.rows(found.infos)
-        stem = self._free_stem("samples.npz" if len(unit.parts) > 1 else unit.name)
+        rows = self._sampling.rows(found)
+        bare = found.nameless and {step.name for step in told.steps} == {NPY_KEY}
+        names = self._free_names("samples.npz" if len(unit.parts) > 1 else unit.name, rows, ".npy" if bare else ".npz")
         self.changes.extend(f"{unit.name}: {line}" for line in lines)
         if rows > 1 or self._sampling.stacked:
             self.changes.append(f"{unit.name}: split into {rows} samples")
@@ -145,17 +161,24 @@ class NpzFix:
             sample = self._sampling.shape(arrays, told, row)
             if rows > 1 and self._spoilt(sample):
                 continue
-            target = self._out / (f"{stem}_{row:0{len(str(rows))}}.npz" if rows > 1 else f"{stem}.npz")
+            target = self._out / names[row]
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_npz(target, sample)
+            if bare:
+                write_npy(target, sample[NPY_KEY])
+            else:
+                write_npz(target, sample)
+            self._written += 1
 
-    def _free_stem(self, name: str) -> str:
-        """The file's name without its suffix, changed where `a.npy` would otherwise take the place of `a.npz`."""
+    def _free_names(self, name: str, rows: int, suffix: str) -> list[str]:
+        """Names for a unit's samples, changed where they are those of others: `a.npy` beside an `a.npz`."""
         stem = name.rpartition(".")[0]
-        while f"{stem}.npz" != name and f"{stem}.npz" in self._names:
+        while True:
+            width = len(str(rows))
+            names = [f"{stem}_{row:0{width}}{suffix}" for row in range(rows)] if rows > 1 else [f"{stem}{suffix}"]
+            if not self._names & set(names) - {name}:
+                self._names.update(names)
+                return names
             stem += "_"
-        self._names.add(f"{stem}.npz")
-        return stem
 
 
 def _without_guesses(step: Step) -> Step:

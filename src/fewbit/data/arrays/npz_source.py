@@ -96,16 +96,19 @@ class NpzSource(Source):
         return self._where
 
     def _count(self, unit: Unit) -> int:
-        """The samples of a unit, 0 when it is dropped. Those that do not fit count too: they raise where they are read."""
+        """The samples of a unit, none when it is dropped; those that do not fit count, and raise when they are read."""
         found, place = unit.scan(), Place(unit.name)
         try:
-            with suppress_all_but(_Dropped):
-                self._told(found, place)
-            return 1 if found.fatal is not None else self._rows(found, place)
+            self._told(found, place)
         except _Dropped:
             return 0
         except DataError:
-            return 1
+            if found.fatal is not None:
+                return 1
+        try:
+            return self._rows(found, place)
+        except DataError as fault:
+            return 0 if isinstance(fault, _Dropped) else 1
 
     def _stays(self, number: int, row: int) -> bool:
         """Whether the policy keeps a sample, which takes reading it; one that raises does so where it is read."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing a `.npz` file: whole or not at all, the same bytes for the same arrays, under any name.
+"""Writing `.npz` and `.npy` files: whole or not at all, the same bytes for the same arrays, under any name.
 
 `numpy.savez` takes the names as keyword arguments and so breaks on an array called `file`; it stamps the time
 of day into the archive and leaves half a file behind when it is stopped. This writer has none of that.
@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +42,26 @@ def write_npz(path: str | Path, arrays: Mapping[str, NDArray[np.generic]]) -> No
     """
     path = Path(path)
     plain = {name: _plain(name, np.asarray(array), path) for name, array in arrays.items()}
+    with _whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in plain.items():
+            _write_member(archive, name, array)
+
+
+def write_npy(path: str | Path, array: NDArray[np.generic]) -> None:
+    """Write one array that has no name, as `write_npz` writes those that have."""
+    path = Path(path)
+    plain = _plain(path.stem, np.asarray(array), path)
+    with _whole(path) as file:
+        np.lib.format.write_array(file, plain, allow_pickle=False)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """A file beside its place, moved there when it is whole and removed when it is not."""
     temporary = path.with_name(f".tmp-{secrets.token_hex(8)}")
     try:
-        with temporary.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, array in plain.items():
-                _write_member(archive, name, array)
+        with temporary.open("xb") as file:
+            yield file
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -155,14 +155,14 @@ class Listing:
         others: files that are no arrays.
         outputs: what a model returned for the samples, kept beside them in a folder of its own.
         lone: the dataset is one array file, and no folder or `.tar` in which a file is a sample.
-        like_columns: names of `.npy` files that are read as a sample each, though their shapes suit columns too.
+        like_columns: `.npy` files are read as a sample each, though their names and shapes would suit columns too.
     """
 
     units: list[Unit]
     others: list[Entry] = field(default_factory=list)
     outputs: list[Entry] = field(default_factory=list)
     lone: bool = False
-    like_columns: list[str] = field(default_factory=list)
+    like_columns: bool = False
 
     @property
     def may_be_a_stack(self) -> bool:
@@ -182,7 +182,8 @@ class Listing:
         for folder, count in Counter(entry.name.rpartition("/")[0] for entry in self.outputs).items():
             yield "outputs-ignored", folder, f"{count:,} files hold what a model returned; only the inputs are read"
         if self.like_columns:
-            yield "columns-suspected", ", ".join(self.like_columns), "have the same first axis; each is read as a sample"
+            text = f"{len(self.units)} .npy files have the same first axis; each is read as a sample"
+            yield "columns-suspected", self.units[0].name, text
 
 
 def list_units(
@@ -218,9 +219,7 @@ def list_units(
     if together is not None and (named or (alike and stacked)):
         listing.units = [together]
         return listing
-    listing.units = _order(found)
-    if alike and stacked is None:
-        listing.like_columns = [unit.name for unit in listing.units]
+    listing.units, listing.like_columns = _order(found), alike and stacked is None
     return listing
 
 
@@ -254,8 +253,8 @@ def looks_like_arrays(path: str | Path) -> bool:
     """Whether a `.tar` begins with array files."""
     try:
         return any(entry.name.lower().endswith(ARRAYS) for entry in islice(tar_entries(path), 8))
-    except ArrayFault:
-        return False
+    except ArrayFault as fault:
+        return fault.code == "unreadable"  # no other format reads a `.tar`; the reader says what the system says
 
 
 def _order(found: list[tuple[str, Part]]) -> list[Unit]:

@@ -8,9 +8,12 @@ without a batch axis as values: native byte order, C order. bfloat16 is held as 
     folder/input1.npz, input2.npz …       one sample a file, in natural order; train/ val/ test/ are splits
     folder/sample-inputs/, sample-outputs/   as `capture(outputs=True)` writes them; the inputs are read
     folder/0.npy, 1.npy …                 the same for models with one input (the array is called `input`)
-    folder/input_ids.npy, mask.npy        one array a column, the first axis counts samples
+    folder/input_ids.npy, mask.npy        one array a column: called like the model's inputs, or with stacked=True
     stack.npz, stack.npy                  one file, the first axis of every array counts samples
     samples.tar                           any number of the first two, read in place
+
+In a folder and in a `.tar` a file is one sample, whatever its shape, unless `stacked=True` is said or a model shows
+that its first axis is the batch. Only a file that is given itself is taken for a stack by its looks.
 """
 
 from __future__ import annotations
@@ -25,17 +28,20 @@ from fewbit.data.arrays.fit_codes import FIT_CODES
 from fewbit.data.arrays.npz_check import NpzCheck
 from fewbit.data.arrays.npz_fix import NpzFix
 from fewbit.data.arrays.npz_source import NpzSource
-from fewbit.data.arrays.sample_files import ARRAYS, list_units, looks_like_arrays, split_called
+from fewbit.data.arrays.option_types import demand_types
+from fewbit.data.arrays.sample_files import ARRAYS, Listing, list_units, looks_like_arrays, split_called
 from fewbit.data.arrays.sampling import Sampling
+from fewbit.data.arrays.splits_inside import in_words, splits_inside
 from fewbit.data.arrays.values import VALUE_CODES
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature, read_signature
 from fewbit.data.source import Source
-from fewbit.errors import UsageError, nearest
+from fewbit.errors import DataError, UsageError, nearest
 
 _LOOK = 200
+_SHOWN = 3
 
 CODES: Mapping[str, Code] = {
     **walk.CODES,
@@ -68,6 +74,18 @@ CODES: Mapping[str, Code] = {
         Severity.INFO,
         "a lone file was read as many samples along its first axis",
         "stacked=True confirms it; stacked=False reads it as one sample",
+    ),
+    "columns-suspected": Code(
+        Severity.INFO,
+        "the .npy files have one first axis, as if each was a column of one dataset",
+        "stacked=True reads them as columns; stacked=False confirms that each is a sample",
+    ),
+    "splits-inside": Code(
+        Severity.ERROR,
+        "one file holds the arrays of several splits, which are not the inputs of one sample",
+        "save one file a split and open each; stacked=False if it is one sample after all",
+        "raise",
+        ("keep",),
     ),
     "batch-suspected": Code(
         Severity.INFO,
@@ -108,6 +126,14 @@ def _detect_file(path: Path) -> Match | None:
     return None
 
 
+def _splits_inside(listing: Listing, stacked: bool | None) -> list[tuple[str, str]]:
+    """A dataset of one file that holds several splits, as message and advice; nothing where the user knows better."""
+    if stacked is not None or len(listing.units) != 1:
+        return []
+    found = splits_inside(listing.units[0].scan().infos)
+    return [in_words(found)] if found else []
+
+
 def read(
     source: Path,
     *,
@@ -129,7 +155,8 @@ def read(
         policy: what to do about each fault.
         signature: a model, or its signature: samples then come under its input names, in its shapes and dtypes.
         rename: array name to input name, where they differ.
-        stacked: whether the first axis counts samples; told from the shapes of a lone file when left out.
+        stacked: whether the first axis counts samples. Left out: in a lone file the shapes tell; in a folder it does
+            not.
         targets: names of answers; the usual ones when left out.
         vocab_size: how many token ids the model knows, for the policies of `id-range`.
 
@@ -137,13 +164,23 @@ def read(
         DataError: no array file is there.
         UsageError: no such split.
     """
+    demand_types(rename=rename, stacked=stacked, targets=targets, vocab_size=vocab_size)
     known = None if signature is None else read_signature(signature)
-    listing = list_units(source, columns=known.names if known else ())
+    refused: list[str] = []
+    listing = list_units(
+        source,
+        lambda code, path, message: refused.append(f"{path}: {message}"),
+        columns=known.names if known else (),
+        stacked=stacked,
+    )
+    for message, fix in _splits_inside(listing, stacked):
+        policy.meet("splits-inside", message, Place(listing.units[0].name), fix)
     units = [unit for unit in listing.units if split is None or unit.split == (split_called(split) or split)]
     if split is not None and not units and listing.units:
         raise UsageError(f"there is no split {split!r}", where=source, expected=nearest(split, listing.splits))
     if not units:
-        raise policy.finding("no-samples", f"no .npz or .npy file in {source}", Place(str(source))).to_error()
+        what = "; ".join([f"no .npz or .npy file in {source}", *refused[:_SHOWN]])
+        raise policy.finding("no-samples", what, Place(str(source))).to_error()
     sampling = Sampling.decide(listing, stacked=stacked, signature=known, rename=rename, targets=targets)
     opened = NpzSource(units, sampling, policy, vocab_size)
     opened.facts.update(files=len(units), stacked=sampling.stacked, splits=listing.splits)
@@ -167,13 +204,16 @@ def check(
     vocab_size: int | None = None,
 ) -> None:
     """Every header, how each sample fits the model, how samples differ; values too unless `quick`."""
+    demand_types(rename=rename, stacked=stacked, targets=targets, vocab_size=vocab_size)
     problem = walk.report_into(report)
-    listing = list_units(source, problem, columns=signature.names if signature else ())
+    listing = list_units(source, problem, columns=signature.names if signature else (), stacked=stacked)
     for passed_over in listing.passed_over():
         problem(*passed_over)
     if not listing.units:
         report.add("no-samples", "no .npz or .npy file is there", Place(source.name))
         return
+    for message, fix in _splits_inside(listing, stacked):
+        report.add("splits-inside", message, Place(listing.units[0].name), fix)
     sampling = Sampling.decide(listing, stacked=stacked, signature=signature, rename=rename, targets=targets)
     if sampling.assumed:
         report.add("stacked-assumed", CODES["stacked-assumed"].meaning, Place(listing.units[0].name))
@@ -191,13 +231,20 @@ def fix(
     targets: Collection[str] | None = None,
     vocab_size: int | None = None,
 ) -> list[str]:
-    """Write a repaired copy into `out` and say each change in a line."""
+    """Write a repaired copy into `out` and say each change in a line.
+
+    Raises:
+        DataError: no sample would be left, or the file holds several splits.
+    """
+    demand_types(rename=rename, stacked=stacked, targets=targets, vocab_size=vocab_size)
     damaged: dict[str, str] = {}
 
     def passed_over(code: str, path: str, message: str) -> None:
         if code in ARRAY_CODES:
             damaged[path] = message
 
-    listing = list_units(source, passed_over, columns=signature.names if signature else ())
+    listing = list_units(source, passed_over, columns=signature.names if signature else (), stacked=stacked)
+    for message, advice in _splits_inside(listing, stacked):
+        raise DataError(message, code="splits-inside", where=listing.units[0].name, try_=advice)
     sampling = Sampling.decide(listing, stacked=stacked, signature=signature, rename=rename, targets=targets)
     return NpzFix(listing, sampling, out, vocab_size, damaged).run()

@@ -73,7 +73,7 @@ def read(
     Args:
         source: a file or a folder.
         split: `train`, `val` (also `valid`, `validation`, `dev`) or `test`; everything when left out.
-        task: `text-classification` or `text-regression` make the label a number.
+        task: `text-classification` or `text-regression` make the label a number; `text-generation` needs none.
         policy: what to do about faults.
         columns: which columns a sample has, under which names: `{"text": "messages.0.content"}`, or a list.
         encoding: of text files that are neither UTF-8 nor marked otherwise.
@@ -93,6 +93,8 @@ def read(
     opened.facts.update(_facts(collection))
     if collection.labels is not None:
         opened.facts["classes"] = list(collection.labels.classes)
+        for code, message in collection.labels.remarks:
+            opened.record.note(code, message, where=collection.label)
     if split is None and len(collection.splits) > 1:
         opened.record.note(
             "all-splits", f"rows of {', '.join(collection.splits)}, one after the other; split= takes one"
@@ -139,7 +141,7 @@ def check(
     for shard, part in report.progress.track(pairs, total=len(pairs), label="files"):
         survey.take(collection.table(shard), part)
     survey.finish()
-    if not any(survey.counts.values()):
+    if not any(survey.counts.values()) and "unreadable" not in report.counts:
         report.add("no-rows", "there is not one row that can be read", Place(str(source)))
 
 

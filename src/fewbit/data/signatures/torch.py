@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from fewbit.data.tree import map_leaves
 from fewbit.errors import DataError, require
 
 _WRAPPERS = ("module", "_orig_mod")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""What a module computes in. Smaller floats are ways to store weights, and no module takes its inputs in them."""
 
 
 def accepts(model: object) -> bool:
@@ -45,14 +48,14 @@ def feed(named: dict[str, Any], signature: Signature) -> tuple[tuple[Any, ...], 
     dtypes = {spec.name: spec.dtype for spec in signature.inputs}
     order = [name for name in signature.names if name in named]
     order += [name for name in named if name not in dtypes and (signature.open_ended or not dtypes)]
-    tensors = {name: _tensor(named[name], dtypes.get(name)) for name in order}
+    tensors = {name: _tensor(named[name], dtypes.get(name) or signature.floating) for name in order}
     by_place = order[: signature.positional]
     args = tuple(tensors.pop(name) for name in by_place)
     return args, tensors
 
 
 def feed_item(item: Any, signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A user's own model input as `(args, kwargs)`.
+    """A user's own model input as `(args, kwargs)`, floats in the dtype of the module's parameters.
 
     A mapping goes by name when its names are parameters of `forward`, else whole to a model that takes one thing.
 
@@ -61,32 +64,37 @@ def feed_item(item: Any, signature: Signature) -> tuple[tuple[Any, ...], dict[st
     """
     if isinstance(item, Mapping):
         return _mapping(item, signature)
+    tensor = _for(signature)
     if is_call(item):
-        args, kwargs = map_leaves(_tensor, item)
+        args, kwargs = map_leaves(tensor, item)
         return args, kwargs
     if isinstance(item, tuple) or (isinstance(item, list) and (len(signature.inputs) != 1 or len(item) == 1)):
         if len(item) > len(signature.inputs) and not signature.open_ended:
             raise too_many(len(item), signature)
-        return tuple(map_leaves(_tensor, value) for value in item), {}
-    return (map_leaves(_tensor, item),), {}
+        return tuple(map_leaves(tensor, value) for value in item), {}
+    return (map_leaves(tensor, item),), {}
+
+
+def _for(signature: Signature) -> Callable[[Any], Any]:
+    return partial(_tensor, dtype=signature.floating)
 
 
 def _mapping(item: Mapping[str, Any], signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
     required = sum(spec.required for spec in signature.inputs)
     takes_one = (len(signature.inputs) == 1 or required == 1) and not signature.open_ended
     if takes_one and not set(item) <= set(signature.names):
-        return (map_leaves(_tensor, item),), {}
+        return (map_leaves(_for(signature), item),), {}
     refuse_unknown(item, signature)
-    named = {name: map_leaves(_tensor, value) for name, value in item.items()}
+    named = {name: map_leaves(_for(signature), value) for name, value in item.items()}
     args = tuple(named.pop(name) for name in signature.names[: signature.positional] if name in named)
     return args, named
 
 
 def _of_module(model: Any) -> Signature:
-    source = type(model).__name__
+    source, floating = type(model).__name__, _parameter_dtype(model)
     signature = _forward(_unwrapped(model))
     if isinstance(signature, tuple):
-        return Signature("torch", signature, source=source)
+        return Signature("torch", signature, source=source, floating=floating)
     inputs, positional, by_place, open_ended = [], 0, False, False
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -98,7 +106,13 @@ def _of_module(model: Any) -> Signature:
             positional += parameter.kind is parameter.POSITIONAL_ONLY
     if by_place and not open_ended:
         positional, open_ended = sys.maxsize, True
-    return Signature("torch", tuple(inputs), open_ended, positional, source)
+    return Signature("torch", tuple(inputs), open_ended, positional, source, floating)
+
+
+def _parameter_dtype(model: Any) -> str | None:
+    """The dtype of the first floating parameter; `None` for a module without any."""
+    dtypes = (str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters())
+    return next((dtype for dtype in dtypes if dtype in _FLOATS), None)
 
 
 def _unwrapped(model: Any) -> Any:
@@ -162,7 +176,7 @@ def _load(path: Path) -> Any:
 
 
 def _tensor(value: Any, dtype: str | None = None) -> Any:
-    """An array as a tensor that shares its memory where it can; anything else as it is."""
+    """An array as a tensor that shares its memory where it can, a floating one in a floating `dtype`; else as it is."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUS":
         torch = require("torch", extra="torch", purpose="feeding a PyTorch model")
         array = np.asarray(value)
@@ -171,6 +185,10 @@ def _tensor(value: Any, dtype: str | None = None) -> Any:
         if not array.dtype.isnative or not array.flags.writeable or min(array.strides, default=0) < 0:
             array = np.array(array, dtype=array.dtype.newbyteorder("="))
         value = torch.from_numpy(array)
-    if dtype == "bfloat16" and str(getattr(value, "dtype", "")) == "torch.float32":
-        return value.bfloat16()
+    if dtype in _FLOATS and _is_floating(value):
+        return value.to(getattr(require("torch", extra="torch", purpose="feeding a PyTorch model"), dtype))
     return value
+
+
+def _is_floating(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")).removeprefix("torch.") in _FLOATS and hasattr(value, "to")

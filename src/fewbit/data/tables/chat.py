@@ -73,5 +73,24 @@ def normalised(value: Any) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]
     return messages, faults
 
 
+def remarks(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What is odd about messages under our names that can be read, as `(code, message)`.
+
+    >>> [code for code, _ in remarks([{"role": "assistant", "content": ""}, {"role": "user", "content": "hi"}])]
+    ['empty-message', 'starts-with-answer', 'ends-unanswered']
+    """
+    found = [
+        ("empty-message", f"message {number}, of the {message['role']}, has no content")
+        for number, message in enumerate(messages)
+        if not message["content"] and not message.get("tool_calls")
+    ]
+    roles = [message["role"] for message in messages if message["role"] != "system"]
+    if roles and roles[0] == "assistant":
+        found.append(("starts-with-answer", "the first message is the assistant's"))
+    if messages and (not roles or roles[-1] == "user"):
+        found.append(("ends-unanswered", f"the last message is the {messages[-1]['role']}'s"))
+    return found
+
+
 def _key(item: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in item), None)

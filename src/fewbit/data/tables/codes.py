@@ -29,6 +29,8 @@ FILE = {
     "bad-parquet": Code(_ERROR, "not a readable parquet file", "write it again", "raise", _DROP),
     "not-lines": Code(_INFO, "named as lines, but is an array or the like", "rename it to .json"),
     "not-rows": Code(_WARN, "a single object, taken as one row", "write an array of rows, or one object a line"),
+    "rows-under-data": Code(_INFO, 'the rows are the array under "data"', "write the array alone to be clear"),
+    "coco-json": Code(_ERROR, "annotations in COCO's form, which are not rows", "convert them to YOLO labels", "raise"),
     "ignored-file": Code(_INFO, "a file beside the rows is not read", "name a single file to read just that"),
     "several-kinds": Code(_WARN, "the folder mixes kinds of files", "keep one kind, or the same rows may count twice"),
     "several-splits": Code(_WARN, "a file name speaks of more than one split", "keep one of the words in the name"),
@@ -82,6 +84,15 @@ MEANING = {
     "no-column": Code(
         _WARN, "a column that was asked for is in none of the first rows", "check its spelling in columns=; it is null"
     ),
+    "empty-message": Code(_WARN, "a chat message without text", "write the text, or leave the message out"),
+    "starts-with-answer": Code(_WARN, "a chat begins with the assistant", "most chat templates want the user first"),
+    "ends-unanswered": Code(_INFO, "a chat does not end with the assistant", "fine for prompts; no answer to learn"),
+    "empty-text": Code(_WARN, "rows whose text is null or empty", "fill them, or leave such rows out"),
+    "missing-values": Code(_INFO, "a column holds null, NaN or empty values", "fill them, or leave the column out"),
+    "ragged-lists": Code(_WARN, "lists of numbers that are not equally long", "embeddings have one length: pad or cut"),
+    "replacement-character": Code(
+        _WARN, "U+FFFD in a text: something was lost when it was written", "make the file again from its origin"
+    ),
     "no-label": Code(_ERROR, "no column holds the labels", "name it: label='…'", "raise"),
     "bad-label": Code(
         _ERROR, "a value cannot be a label", "classes: names or whole numbers; regression: numbers", "raise", _DROP
@@ -90,6 +101,9 @@ MEANING = {
         _ERROR, "a label that train does not have", "move such rows to train, or remove them", "raise", ("drop", "keep")
     ),
     "labels-remapped": Code(_WARN, "labels are not 0 … n-1 and get new numbers", "the order is in facts['classes']"),
+    "labels-alike": Code(
+        _WARN, "labels that differ only in case or in spaces round them", "write them alike, if they are the same"
+    ),
     "labels-mixed": Code(_WARN, "labels of different types, compared as text", "write them all alike"),
     "unlabeled": Code(_INFO, "rows without a label; their label is -1", "label them, or leave them out of training"),
 }
@@ -168,5 +182,8 @@ CSV = {
         ("drop", "repair"),
     ),
 }
+
+GUESSED = frozenset({"bad-encoding", "lone-surrogate", "nul-byte", "row-short", "row-long", "bad-cast"})
+"""Faults after which a row's values are a guess: they say nothing about types, and no mended copy has them."""
 
 CODES = {**FILE, **ROW, **MEANING, **CSV}

@@ -10,6 +10,8 @@ from typing import Any
 
 from fewbit.data.tables.schema import Schema
 
+_FULL = {"empty": "str", "nan": "float"}
+
 
 def target(types: Iterable[str]) -> type | None:
     """The type that holds all of a column's values: numbers as float, numbers and booleans as int, else text.
@@ -17,7 +19,7 @@ def target(types: Iterable[str]) -> type | None:
     >>> target(["int", "str"]), target(["int", "float", "null"]), target(["int", "list[str]"])
     (<class 'str'>, <class 'float'>, None)
     """
-    found = {kind for kind in types if kind != "null"}
+    found = {_FULL.get(kind, kind) for kind in types if kind != "null"}
     if not found <= {"str", "int", "float", "bool"} or len(found) < 2:
         return None
     if "str" in found:

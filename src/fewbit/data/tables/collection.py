@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data import cache
+from fewbit.data.tables import chat
 from fewbit.data.tables.labels import BadLabel, Labels, plain_label
-from fewbit.data.tables.layout import Layout, label_among, recognise
+from fewbit.data.tables.layout import TEXT_PARTS, Layout, label_among, recognise
 from fewbit.data.tables.projection import field, has, pairs, projection
 from fewbit.data.tables.rules import Rules
 from fewbit.data.tables.shards import Shard, by_split
 from fewbit.data.tables.table import Columns, Row, Survey, Table
-from fewbit.errors import DataError, UsageError
+from fewbit.errors import DataError, UsageError, nearest
+
+TASKS = ("text-classification", "text-regression", "text-generation")
+"""What rows can serve; the first two make the label a number, the last leaves rows as they are."""
 
 _HEAD = 32
 _CLASSES = 1 << 16
@@ -53,11 +57,16 @@ class Collection:
     Args:
         source: the file or folder.
         shards: its row files.
-        task: `text-classification` and `text-regression` make the label a number; others leave rows as they are.
+        task: one of `TASKS`; without one, rows stay as they are.
         options: the user's.
+
+    Raises:
+        UsageError: rows know no such task.
     """
 
     def __init__(self, source: Path, shards: Sequence[Shard], task: str | None, options: Options):
+        if task is not None and task not in TASKS:
+            raise UsageError(f"rows cannot serve the task {task!r}", where="task", expected=nearest(task, TASKS))
         self.source = source
         self.options = options
         self.task = task
@@ -149,6 +158,12 @@ class Collection:
         first, dot, rest = name.partition(".")
         return self.chosen.get(name) or self.chosen.get(first, first) + dot + rest
 
+    @property
+    def text_paths(self) -> list[str]:
+        """Where the texts a model is to read lie in a row as it stands in the file."""
+        names = [column for part, column in self.layout.columns.items() if part in TEXT_PARTS]
+        return names if self.chosen is None else [self.chosen[name] for name in names if name in self.chosen]
+
     @cached_property
     def labels(self) -> Labels | None:
         """The classes, from all of train (or of everything, when nothing is called train)."""
@@ -165,9 +180,10 @@ class Collection:
             encode: turn labels into numbers, which may take a pass over train.
         """
         name = self.layout.columns.get("messages") if self.layout.name == "chat" else None
+        known = dict.fromkeys(column for row in self.head for column in row)
         return Rules(
             chosen=self.chosen,
-            known=tuple(dict.fromkeys(column for row in self.head for column in row)),
+            known=tuple(column for column in known if name is None or column not in chat.COLUMNS),
             chat=name,
             label=self.label if encode else None,
             labels=self.labels if encode else None,

@@ -6,8 +6,10 @@ What a file is packed with is told by its first bytes, not by its name: neither 
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +33,15 @@ def packing(head: bytes) -> str | None:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def unpacked(path: Path, first: int, size: int) -> Iterator[bytes]:
+@dataclass
+class Meter:
+    """How many bytes of a file have been read, and how many it has."""
+
+    done: int = 0
+    total: int | None = None
+
+
+def unpacked(path: Path, first: int, size: int, meter: Meter | None = None) -> Iterator[bytes]:
     """The unpacked bytes of a file in pieces; of a file that is not packed, `first` bytes and then `size` at a time.
 
     Raises:
@@ -42,16 +52,25 @@ def unpacked(path: Path, first: int, size: int) -> Iterator[bytes]:
             kind = packing(file.read(4))
             file.seek(0)
             if kind == "gzip":
-                yield from _bounded(_gunzip(file), file)
+                pieces = _bounded(_gunzip(file), file)
             elif kind == "zstd":
-                yield from _bounded(_unzstd(file), file)
+                pieces = _bounded(_unzstd(file), file)
             else:
-                amount = first
-                while chunk := file.read(amount):
-                    yield chunk
-                    amount = size
+                pieces = _plain(file, first, size)
+            meter = meter or Meter()
+            meter.total = os.fstat(file.fileno()).st_size
+            for chunk in pieces:
+                meter.done = file.tell()
+                yield chunk
     except OSError as error:
         raise Broken("unreadable", f"cannot read it: {error.strerror or error}") from error
+
+
+def _plain(file: BinaryIO, first: int, size: int) -> Iterator[bytes]:
+    amount = first
+    while chunk := file.read(amount):
+        yield chunk
+        amount = size
 
 
 def _gunzip(file: BinaryIO) -> Iterator[bytes]:

@@ -120,9 +120,12 @@ class Blocks:
                 carry = data
             else:
                 carry = b""
-                odd = self._long(data)
+                state = _State(self._delimiter)
+                odd = self._long(data, state)
                 if odd is not None:
                     yield odd
+                    if odd.data is None:  # told of at once, not at its end
+                        self._pass_over(state)
         if carry and self._feed.fault is None:
             yield from self._last(carry)
 
@@ -164,9 +167,8 @@ class Blocks:
         self.offset += size
         self.line += breaks
 
-    def _long(self, data: bytes) -> Odd | None:
-        """Collect a record whose end is not in the data yet."""
-        state = _State(self._delimiter)
+    def _long(self, data: bytes, state: _State) -> Odd | None:
+        """Collect a record whose end is not in the data yet; of one that is too long only the beginning."""
         state.read(data)
         parts, size = [data], len(data)
         while size <= limits.ROW_BYTES:
@@ -185,7 +187,9 @@ class Blocks:
         whole = b"".join(parts)
         if state.open and line_breaks(whole[state.opener :]):
             return self._unclosed(whole, state.opener)
-        return self._endless(size, line_breaks(whole), state)
+        odd = Odd(None, self.offset, self.line)
+        self._pass(size, line_breaks(whole))
+        return odd
 
     def _whole(self, data: bytes) -> Odd:
         odd = Odd(data.removesuffix(b"\n").removesuffix(b"\r"), self.offset, self.line)
@@ -202,18 +206,14 @@ class Blocks:
         self._pass(end + width, line_breaks(data[: end + width]))
         return odd
 
-    def _endless(self, size: int, breaks: int, state: _State) -> Odd | None:
-        """Pass over a record that is too long, without keeping it."""
-        odd = Odd(None, self.offset, self.line)
+    def _pass_over(self, state: _State) -> None:
+        """Read on to the end of a record that is too long, without keeping it."""
         end = None
         while end is None and (piece := self._feed.next()):
             end = state.read(piece)
             passed = piece if end is None else piece[:end]
-            size += len(passed)
-            breaks += line_breaks(passed)
+            self._pass(len(passed), line_breaks(passed))
             self._feed.push(piece[len(passed) :])
-        self._pass(size, breaks)
-        return odd if end is not None or self._feed.fault is None else None
 
 
 class _State:

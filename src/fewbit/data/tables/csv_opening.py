@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbit.data.tables import plain
@@ -13,11 +14,15 @@ from fewbit.data.tables.csv_feed import Feed
 from fewbit.data.tables.csv_header import COLUMNS, header
 from fewbit.data.tables.csv_record import parse
 from fewbit.data.tables.csv_row import RowReader
-from fewbit.data.tables.table import Fault
+from fewbit.data.tables.table import Broken, Fault
 
 _BELOW = 100
 """How many rows are compared with the header."""
 
+_ENOUGH = 1 << 20
+"""How much is read at most for that: what lies behind a row without end is not waited for."""
+
+_CUT = Fault("header-missing", "the header is too long, or its quote is never closed")
 _TABS = frozenset({".tsv", ".tab"})
 
 
@@ -43,16 +48,33 @@ def opening(path: Path, encoding: str | None = None, delimiter: str | None = Non
         path: the file.
         encoding, delimiter: the user's own words, if any.
     """
+    if plain.beginning(path, encoding).fault is not None:
+        return Opening(Dialect(","), (), ())  # whoever reads the rows meets it
     usual = "\t" if _TABS & {suffix.lower() for suffix in path.suffixes} else ","
     dialect = sniff(plain.head(path, encoding), usual=usual, chosen=delimiter)
-    names, faults = _header(_records(path, encoding, dialect)[dialect.lead - 1 :], dialect, path, encoding)
+    feed = Feed(_first(path, encoding), plain.FIRST)
+    records = _records(feed, dialect)[dialect.lead - 1 :]
+    if not records and feed.fault == _CUT:
+        return Opening(dialect, (), (replace(_CUT, line=1),))
+    names, faults = _header(records, dialect, path, encoding)
     return Opening(dialect, tuple(names), (*dialect.notes, *faults))
 
 
-def _records(path: Path, encoding: str | None, dialect: Dialect) -> list[tuple[bytes | None, int, int]]:
+def _first(path: Path, encoding: str | None) -> Iterator[bytes]:
+    """The beginning of the text; it breaks off, so that the record it ends in is not taken for a whole one."""
+    left = _ENOUGH
+    for chunk in plain.chunks(path, encoding):
+        if len(chunk) > left:
+            yield chunk[:left]
+            raise Broken(_CUT.code, _CUT.message)
+        left -= len(chunk)
+        yield chunk
+
+
+def _records(feed: Feed, dialect: Dialect) -> list[tuple[bytes | None, int, int]]:
     """The first records: their bytes if they can be had, their lines and offsets."""
     records: list[tuple[bytes | None, int, int]] = []
-    for item in Blocks(Feed(plain.chunks(path, encoding), plain.FIRST), ord(dialect.delimiter)):
+    for item in Blocks(feed, ord(dialect.delimiter)):
         if isinstance(item, Odd):
             records.append((item.data if item.quote_line is None else None, item.line, item.offset))
         else:
@@ -69,7 +91,7 @@ def _header(
         return [], [Fault("header-missing", "there is no header: the file holds no text", 1)]
     data, line, offset = records[0]
     if data is None:
-        return [], [Fault("header-missing", "the header is too long, or its quote is never closed", line)]
+        return [], [replace(_CUT, line=line)]
     fields = _fields(data, dialect, COLUMNS)
     if len(fields) > COLUMNS:
         return [], [Fault("header-missing", f"the first line has more than {COLUMNS:,} fields", line)]

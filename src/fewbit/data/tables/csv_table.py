@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from fewbit.data.tables import csv_index, csv_survey, plain
+from fewbit.data.tables import csv_index, csv_survey
 from fewbit.data.tables.csv_blocks import Block, Blocks, Odd
 from fewbit.data.tables.csv_cast import casts
 from fewbit.data.tables.csv_dialect import checked
@@ -131,7 +131,7 @@ class CsvTable(TextTable):
         return max(0, len(self._index) - self.opening.dialect.lead) if self.opening.names else 0
 
     def _feed(self) -> Feed:
-        return Feed(plain.chunks(self.path, self.encoding), self._piece)
+        return Feed(self.chunks(), self._piece)
 
     def _blocks(self, feed: Feed, offset: int = 0, line: int = 1) -> Blocks:
         return Blocks(feed, ord(self.opening.dialect.delimiter), offset=offset, line=line)

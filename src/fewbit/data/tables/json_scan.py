@@ -24,10 +24,12 @@ def records(chunks: Iterable[bytes], frame: Frame) -> Iterator[Record | Fault]:
     held: list[bytes] = []  # the beginning of an element whose end has not come yet
     size, start, line, end = 0, frame.begin, frame.line, frame.begin
     skip, told = frame.empty, False  # a row that is too long is told of at once, not at its end
+    tail = _Tail(cursor)
     for chunk, base in _pieces(chunks, frame.begin):
         end = base + len(chunk)
         done = cursor.array_closed and frame.depth > 0
         cuts = cursor.cut(chunk, base)
+        tail.read(chunk, base)
         if done:
             continue
         low = base
@@ -49,7 +51,7 @@ def records(chunks: Iterable[bytes], frame: Frame) -> Iterator[Record | Fault]:
     open_end = not cursor.array_closed or frame.depth == 0
     if open_end and not told and (raw := b"".join(held)).strip():
         yield Record(raw, line, start)
-    fault = tail_fault(cursor, end)
+    fault = tail.fault(end)
     if fault is not None:
         yield fault
 
@@ -62,9 +64,11 @@ def offsets(chunks: Iterable[bytes], frame: Frame) -> Index:
     cursor = Cursor(frame)
     starts, lines = [np.array([frame.begin])], [np.array([frame.line])]
     line, end, text = frame.line, frame.begin, False
+    tail = _Tail(cursor)
     for chunk, base in _pieces(chunks, frame.begin):
         end = base + len(chunk)
         cuts = cursor.cut(chunk, base)
+        tail.read(chunk, base)
         breaks = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == 10)
         if len(cuts.starts):
             starts.append(cuts.starts)
@@ -77,19 +81,35 @@ def offsets(chunks: Iterable[bytes], frame: Frame) -> Index:
         lines.append(np.array([line]))
     first = int(frame.empty)
     found = [np.concatenate(part).astype(np.uint64)[first:] for part in (starts, lines)]
-    return Index(found[0], found[1], tail_fault(cursor, end))
+    return Index(found[0], found[1], tail.fault(end))
 
 
-def tail_fault(cursor: Cursor, end: int) -> Fault | None:
-    """What is wrong with the text behind the last element."""
-    if cursor.frame.depth == 0:
+class _Tail:
+    """Watches for what is wrong with the text behind the last element, and on which line."""
+
+    def __init__(self, cursor: Cursor):
+        self._cursor = cursor
+        self._line = cursor.frame.line
+        self._garbage_line: int | None = None
+
+    def read(self, chunk: bytes, base: int) -> None:
+        """A piece that the cursor has just been over."""
+        if self._cursor.garbage is not None and self._garbage_line is None:
+            self._garbage_line = self._line + chunk.count(b"\n", 0, self._cursor.garbage - base)
+        self._line += chunk.count(b"\n")
+
+    def fault(self, end: int) -> Fault | None:
+        """What is wrong, once all has been read."""
+        cursor = self._cursor
+        if cursor.frame.depth == 0:
+            return None
+        if cursor.garbage is not None:
+            message = "the text goes on after the end of the array"
+            return Fault("trailing-data", message, self._garbage_line, cursor.garbage)
+        if cursor.after is None:
+            message = f"the array that begins at byte {cursor.frame.begin - 1} is never closed"
+            return Fault("truncated-file", message, self._line, end)
         return None
-    if cursor.garbage is not None:
-        return Fault("trailing-data", "the text goes on after the end of the array", offset=cursor.garbage)
-    if cursor.after is None:
-        message = f"the array that begins at byte {cursor.frame.begin - 1} is never closed"
-        return Fault("truncated-file", message, offset=end)
-    return None
 
 
 def _pieces(chunks: Iterable[bytes], begin: int) -> Iterator[tuple[bytes, int]]:

@@ -8,7 +8,7 @@ file has no say: people call all of these `.json`, and some of them `.jsonl`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -17,6 +17,9 @@ from fewbit.data.tables.json_structure import Frame
 ENOUGH = 1 << 22
 """How much of a text is read at most to tell what it is."""
 
+_KEYS = 64
+_COCO = frozenset({"images", "annotations"})
+_BOXES = re.compile(rb'"(?:file_name|bbox)"\s*:')  # of a long file only one of the two arrays is seen
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]', re.DOTALL)
 
 
@@ -29,11 +32,15 @@ class Shape:
             single one over many lines), or `unclear` when more of the text is needed.
         frame: where the elements lie, for the kinds that are not lines.
         alone: the text is a single object, whatever its lines.
+        keys: of the first object, those that were seen.
+        coco: the object is a COCO annotation file.
     """
 
     kind: str
     frame: Frame | None = None
     alone: bool = False
+    keys: tuple[str, ...] = ()
+    coco: bool = False
 
 
 def sniff(head: bytes, whole: bool) -> Shape:
@@ -54,7 +61,15 @@ def sniff(head: bytes, whole: bool) -> Shape:
         return Shape("array", _frame(head, start + 1, 1))
     if not body.startswith(b"{"):
         return Shape("lines")
-    end, data = _first_object(head, start)
+    end, data, keys = _first_object(head, start)
+    found = _of_object(head, start, end, data, whole)
+    if found.kind == "lines" and not found.alone and end is not None:
+        return found  # the first object is one of many
+    coco = set(keys) >= _COCO or (end is None and bool(_COCO & set(keys)) and bool(_BOXES.search(head)))
+    return replace(found, keys=keys, coco=coco)
+
+
+def _of_object(head: bytes, start: int, end: int | None, data: int | None, whole: bool) -> Shape:
     holds = data is not None and _holds_objects(head, data)
     if end is None:  # the first value is longer than what was read, or never ends
         if not whole and len(head) < ENOUGH:
@@ -68,9 +83,10 @@ def sniff(head: bytes, whole: bool) -> Shape:
     return Shape("lines", alone=alone)
 
 
-def _first_object(head: bytes, start: int) -> tuple[int | None, int | None]:
-    """Where the first object ends, and where the array under its own key `data` begins, if seen."""
+def _first_object(head: bytes, start: int) -> tuple[int | None, int | None, tuple[str, ...]]:
+    """Where the first object ends, where the array under its own key `data` begins, if seen, and its own keys."""
     depth, data, last, key = 0, None, b"", b""
+    keys: list[str] = []
     for token in _TOKEN.finditer(head, start):
         text = token.group()
         if text in (b"{", b"["):
@@ -80,11 +96,13 @@ def _first_object(head: bytes, start: int) -> tuple[int | None, int | None]:
         elif text in (b"}", b"]"):
             depth -= 1
             if depth == 0:
-                return token.end(), data
+                return token.end(), data, tuple(keys)
         elif text == b":":
             key = last
+            if depth == 1 and len(keys) < _KEYS:
+                keys.append(key[1:-1].decode(errors="replace"))
         last = text
-    return None, data
+    return None, data, tuple(keys)
 
 
 def _holds_objects(head: bytes, at: int) -> bool:

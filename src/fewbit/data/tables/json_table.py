@@ -70,6 +70,13 @@ class JsonTable(TextTable):
         """That a `.jsonl` holds no lines, or a lone object no rows."""
         kind, lines_wanted = self.shape.kind, ".json" not in self.path.suffixes
         found = list(super().notes())
+        if self.shape.coco:
+            what = "the file holds COCO annotations (images, annotations, categories), which fewbit does not read"
+            return [*found, Fault("coco-json", what, 1, self._beginning.shift)]
+        if kind == "data":
+            others = [key for key in self.shape.keys if key != "data"]
+            rest = f"; passed over: {', '.join(others)}" if others else ""
+            found.append(Fault("rows-under-data", f'the rows are those under "data"{rest}', 1))
         if kind == "object" or (self.shape.alone and not lines_wanted):
             found.append(Fault("not-rows", "the file is a single object, read as one row", 1, self._beginning.shift))
         elif kind in _WORDS and lines_wanted:
@@ -78,7 +85,7 @@ class JsonTable(TextTable):
 
     def rows(self) -> Iterator[Row]:
         """Every row in order, streaming."""
-        text = _Text(plain.chunks(self.path, self.encoding))
+        text = _Text(self.chunks())
         frame = self.shape.frame
         for record in lines.records(text, self._newline) if frame is None else json_scan.records(text, frame):
             yield broken_row(record) if isinstance(record, Fault) else self._parse(record)

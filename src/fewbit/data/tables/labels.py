@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNLABELED = -1
-_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]{0,17}))(?:\.0*)?")
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Labels:
         if kinds <= {int}:
             return cls._of_numbers(sorted(found))
         names = sorted({str(value) for value in found})
-        remarks: tuple[tuple[str, str], ...] = ()
+        remarks = [("labels-alike", f"{' and '.join(map(repr, alike))} are told apart") for alike in _alike(names)]
         if len(kinds) > 1:
-            remarks = (("labels-mixed", f"labels are {' and '.join(sorted(k.__name__ for k in kinds))}"),)
+            remarks.append(("labels-mixed", f"labels are {' and '.join(sorted(k.__name__ for k in kinds))}"))
         numbers = {name: number for number, name in enumerate(names)}
-        return cls(tuple(names), {value: numbers[str(value)] for value in found}, remarks)
+        return cls(tuple(names), {value: numbers[str(value)] for value in found}, tuple(remarks))
 
     @classmethod
     def _of_numbers(cls, found: list[int]) -> Labels:
@@ -91,13 +91,13 @@ class BadLabel(ValueError):
 
 
 def plain_label(value: Any) -> Any:
-    """A label in its plain form: `2.0` and `"2"` are 2, NaN and `""` are `None`, names stay.
+    """A label in its plain form: `2.0`, `"2"` and `"2.0"` are 2, NaN and `""` are `None`, names stay.
 
     Raises:
         BadLabel: a value that cannot be a class.
 
-    >>> [plain_label(value) for value in (2.0, "2", "007", "", True)]
-    [2, 2, '007', None, 1]
+    >>> [plain_label(value) for value in (2.0, "2", "2.0", "007", "", True)]
+    [2, 2, 2, '007', None, 1]
     """
     if value is None or isinstance(value, int):
         return value if value is None else int(value)
@@ -108,7 +108,8 @@ def plain_label(value: Any) -> Any:
             return int(value)
         raise BadLabel("bad-label", f"label {value!r} is not a whole number; for regression say task='text-regression'")
     if isinstance(value, str):
-        return int(value) if _WHOLE.fullmatch(value) else (value or None)
+        whole = _WHOLE.fullmatch(value)
+        return int(whole[1]) if whole else (value or None)
     raise BadLabel("bad-label", f"a label cannot be {type(value).__name__}")
 
 
@@ -130,6 +131,14 @@ def number_label(value: Any) -> float | None:
     if math.isinf(number):
         raise BadLabel("bad-label", f"{value!r} is not a finite number")
     return None if math.isnan(number) else number
+
+
+def _alike(names: Iterable[str]) -> Iterable[list[str]]:
+    """The names that differ in nothing but case and the spaces round them."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.strip().casefold(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _plains(value: Any) -> Iterable[Any]:

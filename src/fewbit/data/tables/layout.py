@@ -30,7 +30,13 @@ _PROMPTS = (("prompt", "completion"), ("prompt", "response"), ("instruction", "r
 _TEXTS = ("text", "sentence", "content", "review", "document", "body", "comment", "tweet")
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "star", "stars")
 
+USUAL_NAMES = frozenset({*_TEXTS, *_LABELS}.union(*_PAIRS, *_PROMPTS, ("instruction", "chosen", "rejected")))
+"""What the columns of datasets are called."""
+
 LAYOUTS = ("chat", "preference", "instruction", "prompt-completion", "text-pair", "text-label", "text", "columns")
+
+TEXT_PARTS = ("text", "first", "second", "prompt", "completion", "instruction", "output", "chosen", "rejected")
+"""The parts a row must fill to be of use; an instruction may do without an input."""
 
 Rows = Sequence[Mapping[str, Any]]
 Parts = dict[str, str]

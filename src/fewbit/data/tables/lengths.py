@@ -12,7 +12,10 @@ _COLUMNS = 64
 
 
 class Lengths:
-    """Counts of text lengths by column.
+    """Counts of lengths by column.
+
+    Args:
+        unit: what is counted, in words.
 
     >>> lengths = Lengths()
     >>> lengths.add("text", [3, 5, 4])
@@ -20,9 +23,10 @@ class Lengths:
     '3 to 5 characters, median 4'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "characters") -> None:
+        self.unit = unit
         self._counts: dict[str, np.ndarray] = {}
-        self._longest: dict[str, int] = {}
+        self._ends: dict[str, tuple[int, int]] = {}
 
     def add(self, column: str, lengths: Sequence[int] | np.ndarray) -> None:
         """Take in some lengths of one column."""
@@ -32,7 +36,9 @@ class Lengths:
         counts = self._counts.setdefault(column, np.zeros(_LONGEST, dtype=np.int64))
         more = np.bincount(np.minimum(found, _LONGEST - 1))
         counts[: len(more)] += more
-        self._longest[column] = max(self._longest.get(column, 0), int(found.max()))
+        low, high = int(found.min()), int(found.max())
+        known = self._ends.get(column, (low, high))
+        self._ends[column] = min(known[0], low), max(known[1], high)
 
     def columns(self) -> list[str]:
         """The columns that hold text."""
@@ -42,6 +48,8 @@ class Lengths:
         """A column in words; the median of very long texts is a lower bound."""
         running = np.cumsum(self._counts[column])
         median = int(np.searchsorted(running, (running[-1] + 1) // 2))
-        shortest = int(np.flatnonzero(self._counts[column])[0])
-        about = "more than " if median == _LONGEST - 1 else ""
-        return f"{shortest:,} to {self._longest[column]:,} characters, median {about}{median:,}"
+        shortest, longest = self._ends[column]
+        about = ""
+        if median == _LONGEST - 1:  # all that is longer is counted there
+            median, about = max(median, shortest), "" if shortest == longest else "at least "
+        return f"{shortest:,} to {longest:,} {self.unit}, median {about}{median:,}"

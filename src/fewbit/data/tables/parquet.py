@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fewbit.data.tables import plain
 from fewbit.data.tables.table import Fault, Row, Table
 from fewbit.errors import require
 
@@ -39,7 +40,9 @@ class ParquetTable(Table):
         """The open file, or the fault that keeps it shut."""
         parquet = require("pyarrow.parquet", extra="parquet", purpose="reading parquet files")
         try:
-            return parquet.ParquetFile(self.path)
+            # A packed file must be unpacked as a whole: what lies where is said at its end.
+            unpacked = plain.plain_file(self.path)
+            return unpacked.fault or parquet.ParquetFile(unpacked.path)
         except Exception as error:  # arrow raises many kinds, for the same reason: it is not whole
             return _fault(error)
 
@@ -109,6 +112,10 @@ class ParquetTable(Table):
     def count(self) -> int:
         """The number the file's footer gives."""
         return 1 if isinstance(self._file, Fault) else self._starts[-1]
+
+    def progress(self, rows: int) -> tuple[str, int, int | None]:
+        """In rows."""
+        return "rows", rows, self.count()
 
     def row(self, index: int) -> Row:
         """One row; the row group it lies in is kept for the next."""

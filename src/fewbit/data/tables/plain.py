@@ -47,7 +47,7 @@ class PlainFile:
     copied: bool = False
 
 
-def chunks(path: Path, encoding_name: str | None = None) -> Iterator[bytes]:
+def chunks(path: Path, encoding_name: str | None = None, meter: compression.Meter | None = None) -> Iterator[bytes]:
     """The text of a file as pieces of UTF-8 without a byte-order mark, a small piece first.
 
     Text that calls itself UTF-8 is not verified here: whoever parses it must, and can say where it goes wrong.
@@ -55,7 +55,7 @@ def chunks(path: Path, encoding_name: str | None = None) -> Iterator[bytes]:
     Raises:
         Broken: the text ends before its time: unreadable, damaged, a bomb, not in its encoding.
     """
-    raw = compression.unpacked(path, FIRST, _SIZE)
+    raw = compression.unpacked(path, FIRST, _SIZE, meter)
     head = b""
     for chunk in raw:
         head += chunk

@@ -17,16 +17,16 @@ from fewbit.data.sample import Place
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 
 
-def row_hash(values: dict[str, Any]) -> int:
-    """A hash of a row that does not depend on the order of its keys; good within one process.
+def row_bytes(values: dict[str, Any]) -> bytes:
+    """A row as bytes that do not depend on the order of its keys; their hash is good within one process.
 
-    >>> row_hash({"a": 1, "b": [2]}) == row_hash({"b": [2], "a": 1})
+    >>> row_bytes({"a": 1, "b": [2]}) == row_bytes({"b": [2], "a": 1})
     True
     """
     try:
-        return hash(orjson.dumps(values, option=_OPTIONS, default=repr))
+        return orjson.dumps(values, option=_OPTIONS, default=repr)
     except TypeError:  # an integer beyond 64 bits, half a character: rare, so slow is fine
-        return hash(repr(sorted(values.items())))
+        return repr(sorted(values.items())).encode("utf-8", "surrogatepass")
 
 
 class Repeats:

@@ -2,14 +2,14 @@
 """A mended copy of a row file, without the rows nothing can be made of.
 
 A file without faults is copied byte for byte. In a file with faults the rows that could be read keep their values
-(as `Row.values` has them: the obvious repair made), the others are left out; text is written as UTF-8 with LF.
+(as `Row.values` has them: the obvious repair made). Rows of which nothing can be made, or only a guess (fields
+missing or too many, characters lost), are left out; text is written as UTF-8 with LF.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
@@ -19,16 +19,23 @@ import orjson
 
 from fewbit.data.findings import Code, Severity
 from fewbit.data.tables import compression
+from fewbit.data.tables.codes import GUESSED
 from fewbit.data.tables.csv_record import joined
 from fewbit.data.tables.csv_table import CsvTable
 from fewbit.data.tables.json_table import JsonTable
 from fewbit.data.tables.parquet import ParquetTable
 from fewbit.data.tables.rules import Rules
+from fewbit.data.tables.schema import Tally
 from fewbit.data.tables.table import Row, Table
 from fewbit.data.tables.text_table import TextTable
 
 _STAYS = frozenset({"header-space", "header-like-data", "delimiter-unclear", "not-rows"})
 """What is said about a file and only its owner can change."""
+
+_HOPELESS = frozenset({"nul-byte", "bad-encoding", "coco-json"})
+"""What is said about a file (or the header of a CSV) that makes a copy of its rows worthless."""
+
+Tallies = dict[str, Tally]
 
 
 class RowCopy:
@@ -54,25 +61,35 @@ class RowCopy:
             shutil.copyfile(table.path, self._target(table, table.name, out))
             return []
         if not any(kept):
-            return [f"{table.name}: left out, no row of it can be read ({_words(dropped + mended)})"]
+            return [f"{table.name}: left out, no row of it can be read ({_words({**mended, **dropped}, table)})"]
         target = self._target(table, _plain_name(table.name), out)
         _write(target, table, kept)
         changes = [f"{table.name}: written again{_how(table, target)}"]
-        changes += [f"{table.name}: {count:,} × {code}: row left out" for code, count in sorted(dropped.items())]
-        changes += [f"{table.name}: {count:,} × {code}: mended" for code, count in sorted(mended.items())]
+        for code, tally in sorted(dropped.items()):
+            rows = "row" if tally.count == 1 else "rows"
+            changes.append(
+                f"{table.name}: {tally.count:,} × {code}: {rows} left out{tally.where()}{_advice(code, table)}"
+            )
+        for code, tally in sorted(mended.items()):
+            changes.append(f"{table.name}: {tally.count:,} × {code}: mended{tally.where()}")
         return changes
 
-    def _faults(self, table: Table) -> tuple[Counter[str], Counter[str], bytearray]:
-        """How often each fault is mended, how often it costs a row, and which rows are kept."""
-        notes = [note.code for note in table.notes() if self._counts(note.code)]
-        mended, dropped = Counter(notes), Counter[str]()
+    def _faults(self, table: Table) -> tuple[Tallies, Tallies, bytearray]:
+        """Where each fault is mended, where it costs a row, and which rows are kept."""
+        mended: Tallies = {}
+        dropped: Tallies = {}
         kept = bytearray()
-        for row in table.rows():
+        notes = [note for note in table.notes() if self._counts(note.code)]
+        for note in notes:
+            mended.setdefault(note.code, Tally()).add(1, [(table.name, note.line, None)])
+        for number, row in enumerate(table.rows()):
             found = [fault.code for fault in row.faults if self._counts(fault.code)]
             fatal = found if row.values is None or _incurable(row, table) else self._failed(row)
-            (dropped if fatal else mended).update(fatal or found)
+            for code in fatal or found:
+                spot = (table.name, row.line, number if row.line is None else None)
+                (dropped if fatal else mended).setdefault(code, Tally()).add(1, [spot])
             kept.append(row.values is not None and not fatal)
-        if "nul-byte" in notes:  # the header's
+        if any(note.code in _HOPELESS for note in notes):
             kept = bytearray(len(kept))
         return mended, dropped, kept
 
@@ -101,10 +118,18 @@ class RowCopy:
 
 
 def _incurable(row: Row, table: Table) -> bool:
-    """Whether a CSV row, written again, would have its fault again: a NUL, or nothing where a number is declared."""
+    """Whether a row, written again, would be a guess, or hold nothing where a number is declared."""
     assert row.values is not None
-    nul = any(fault.code == "nul-byte" for fault in row.faults)
-    return nul or (isinstance(table, CsvTable) and None in row.values.values())
+    guessed = any(fault.code in GUESSED for fault in row.faults)
+    return guessed or (isinstance(table, CsvTable) and None in row.values.values())
+
+
+def _advice(code: str, table: Table) -> str:
+    return (
+        " (encoding='cp1252' or another may read what is not UTF-8)"
+        if code == "bad-encoding" and isinstance(table, TextTable)
+        else ""
+    )
 
 
 def _plain_name(name: str) -> str:
@@ -119,8 +144,9 @@ def _how(table: Table, target: Path) -> str:
     return how if target.name == table.path.name else f"{how}, as {target.name}"
 
 
-def _words(counts: Counter[str]) -> str:
-    return ", ".join(f"{code} × {count:,}" for code, count in sorted(counts.items())) or "empty"
+def _words(faults: Tallies, table: Table) -> str:
+    told = (f"{code} × {tally.count:,}{tally.where()}{_advice(code, table)}" for code, tally in sorted(faults.items()))
+    return ", ".join(told) or "empty"
 
 
 def _write(target: Path, table: Table, kept: bytearray) -> None:

@@ -24,7 +24,7 @@ class Rules:
     Args:
         chosen: the user's columns: name in the sample to dotted path in the row.
         known: columns the first rows have; a row without one of them gets null there.
-        chat: the column of messages, when the layout is a chat.
+        chat: the column of messages, when the layout is a chat; a row without it may have them under another name.
         label: the label column, for tasks that have one.
         labels: how its values become class numbers; without, they are numbers to predict.
         casts: the columns to cast, by name.
@@ -51,12 +51,19 @@ class Rules:
             return Row(values, row.line, row.faults)
         faults = list(row.faults)
         if self.chat is not None:
-            messages, found = chat.normalised(values.pop(self.chat, None))
+            column = self._chat_column(values)
+            messages, found = chat.normalised(values.pop(column, None))
             values["messages"] = messages
-            faults += [Fault(code, message, row.line, field=self.chat) for code, message in found]
+            faults += [Fault(code, message, row.line, field=column) for code, message in found]
         if self.label is not None:
             values[self.label] = self._label(at(values, self.label), row, faults)
         return Row(values, row.line, tuple(faults))
+
+    def _chat_column(self, values: Mapping[str, Any]) -> str:
+        """Where this row has its chat: files put together from several call it by several names."""
+        assert self.chat is not None
+        others = (name for name in chat.COLUMNS if chat.is_chat(values.get(name)))
+        return self.chat if values.get(self.chat) is not None else next(others, self.chat)
 
     def _label(self, value: Any, row: Row, faults: list[Fault]) -> Any:
         try:

@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 
 from fewbit.data.sample import Place
-from fewbit.data.tables.csv_kinds import KINDS
+from fewbit.data.tables.codes import GUESSED
+from fewbit.data.tables.csv_kinds import KINDS, kind_of
 from fewbit.data.tables.table import Columns, Row, Survey, Table
 from fewbit.data.tables.text_column import TextColumn
 
 _NAMES = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
 _NUMBERS = frozenset({"int", "float"})
+HOLLOW = frozenset({"null", "nan", "empty"})
+"""Kinds of values that hold nothing; they go with every type."""
+
 _FAMILIES = {"int": "number", "float": "number", "text": "str"}
 _PLACES = 5
 _ENTRIES = 4096
@@ -49,6 +53,16 @@ class Tally:
         if len(self.spots) < _PLACES:
             self.spots = [*self.spots, *spots][:_PLACES]
 
+    def where(self, one_file: bool = True) -> str:
+        """The first places in words, lines alone when all are in one file."""
+        more = " …" if self.count > len(self.spots) else ""
+        if not one_file:
+            return f" at {', '.join(map(str, map(place_of, self.spots)))}{more}"
+        lines = [f"{line:,}" for _, line, _ in self.spots if line is not None]
+        rows = [f"{index:,}" for _, line, index in self.spots if line is None and index is not None]
+        many = "s" if len(lines or rows) > 1 or more else ""
+        return f" at {'line' if lines else 'sample'}{many} {', '.join(lines or rows)}{more}" if lines or rows else ""
+
 
 class Schema:
     """What the columns hold.
@@ -66,10 +80,10 @@ class Schema:
         self._entries: dict[Any, Tally] = {}
         self._columns: dict[str, dict[str, Tally]] = {}
 
-    def add(self, values: Mapping[str, Any], spot: Spot) -> None:
-        """Take in one row."""
+    def add(self, values: Mapping[str, Any], spot: Spot, *, text: bool = False) -> None:
+        """Take in one row; in a file of `text`, strings count as what they look like."""
         self.rows += 1
-        shape = (tuple(values), tuple(map(_shape, values.values())))
+        shape = (tuple(values), tuple(map(_text_shape if text else _shape, values.values())))
         entry = self._entries.get(shape)
         if entry is None:
             if len(self._entries) >= _ENTRIES:
@@ -86,7 +100,7 @@ class Schema:
             if isinstance(column, TextColumn):
                 kinds, words = column.kinds, list(KINDS)
             else:
-                types = list(map(type, column))
+                types = list(map(_shape, column))
                 known = list(dict.fromkeys(types))
                 kinds, words = np.array([known.index(kind) for kind in types], np.uint8), list(map(_name, known))
             for kind, count in enumerate(np.bincount(kinds, minlength=len(words)).tolist()):
@@ -144,7 +158,7 @@ class Schema:
         types = self._by_count(name)
         one_file = len({spot[0] for _, tally in types for spot in tally.spots}) == 1
         parts = [f"{types[0][0]} {types[0][1].count:,}"]
-        parts += [f"{kind} {tally.count:,}{_where(tally, one_file)}" for kind, tally in types[1:]]
+        parts += [f"{kind} {tally.count:,}{tally.where(one_file)}" for kind, tally in types[1:]]
         absent = self.missing(name)
         return ", ".join([*parts, f"missing {absent:,}"] if absent else parts)
 
@@ -167,11 +181,15 @@ def families(types: Iterable[str]) -> set[str]:
     >>> sorted(families(["int", "float", "null", "list[str]"]))
     ['list', 'number']
     """
-    return {_FAMILIES.get(kind) or kind.partition("[")[0] for kind in types if kind not in ("null", "empty")}
+    return {_FAMILIES.get(kind) or kind.partition("[")[0] for kind in types if kind not in HOLLOW}
 
 
 def _shape(value: Any) -> Any:
     kind = type(value)
+    if kind is str:
+        return str if value else "empty"
+    if kind is float:
+        return float if value == value else "nan"
     if kind is dict:
         return tuple(value), tuple(map(_shape, value.values()))
     if kind is list:
@@ -180,29 +198,32 @@ def _shape(value: Any) -> Any:
     return kind
 
 
+def _text_shape(value: Any) -> Any:
+    return KINDS[kind_of(value)] if type(value) is str else _shape(value)
+
+
 def _name(shape: Any) -> str:
     if isinstance(shape, frozenset):
         return f"list[{'|'.join(sorted(shape))}]"
+    if isinstance(shape, str):
+        return shape
     return _NAMES.get(shape) or str(getattr(shape, "__name__", shape))
 
 
-def _where(tally: Tally, one_file: bool) -> str:
-    more = " …" if tally.count > len(tally.spots) else ""
-    if not one_file:
-        return f" at {', '.join(map(str, map(place_of, tally.spots)))}{more}"
-    lines = [f"{line:,}" for _, line, _ in tally.spots if line is not None]
-    return f" at line{'s' if len(lines) > 1 or more else ''} {', '.join(lines)}{more}" if lines else ""
+def is_guess(row: Row) -> bool:
+    """Whether what was made of a faulty row says nothing about the types of its columns."""
+    return any(fault.code in GUESSED for fault in row.faults)
 
 
 class _SchemaSurvey(Survey):
     def __init__(self) -> None:
         self.schema = Schema()
-        self.file = ""
+        self.file, self.text = "", False
 
     def rows(self, rows: Sequence[Row], digests: Sequence[int] | None = None) -> None:
         for row in rows:
-            if row.values is not None and not row.faults:
-                self.schema.add(row.values, (self.file, row.line, None))
+            if row.values is not None and not is_guess(row):
+                self.schema.add(row.values, (self.file, row.line, None), text=self.text)
 
     def columns(self, batch: Columns) -> None:
         self.schema.add_columns(self.file, batch)
@@ -212,6 +233,6 @@ def schema_of(tables: Iterable[Table]) -> Schema:
     """The schema of some tables: one pass over each."""
     survey = _SchemaSurvey()
     for table in tables:
-        survey.file = table.name
+        survey.file, survey.text = table.name, table.kind == "csv"
         table.scan(survey)
     return survey.schema

@@ -41,14 +41,12 @@ class Shard:
 def kind_of(name: str) -> str | None:
     """The kind of a row file by its name, `.gz` and `.zst` looked through.
 
-    >>> kind_of("a.JSONL.gz"), kind_of("a.csv"), kind_of("a.txt")
-    ('json', 'csv', None)
+    >>> kind_of("a.JSONL.gz"), kind_of("a.csv"), kind_of("a.parquet.zst"), kind_of("a.txt")
+    ('json', 'csv', 'parquet', None)
     """
     path = Path(name.lower())
     if path.suffix in compression.SUFFIXES:
         path = path.with_suffix("")
-        if path.suffix == ".parquet":
-            return None
     return KINDS.get(path.suffix)
 
 

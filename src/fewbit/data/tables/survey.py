@@ -9,17 +9,20 @@ from itertools import islice
 
 from fewbit.data.findings import DataReport
 from fewbit.data.sample import Place
+from fewbit.data.tables import chat
 from fewbit.data.tables.collection import Collection
 from fewbit.data.tables.label_tally import LabelTally
 from fewbit.data.tables.lengths import Lengths
+from fewbit.data.tables.odd_values import LOST, OddValues
 from fewbit.data.tables.projection import field
-from fewbit.data.tables.repeats import Repeats, row_hash
-from fewbit.data.tables.schema import COLUMNS, Schema, place_of
+from fewbit.data.tables.repeats import Repeats, row_bytes
+from fewbit.data.tables.schema import COLUMNS, Schema, is_guess, place_of
 from fewbit.data.tables.table import Columns, Fault, Row, Survey, Table
 from fewbit.data.tables.text_column import TextColumn
 
 _QUICK = 1000
 _SHOWN = 50
+_LOST = LOST.encode()
 
 
 class ReportSurvey(Survey):
@@ -36,14 +39,18 @@ class ReportSurvey(Survey):
         self.quick = quick
         self.rules = collection.rules(encode=False)
         self.label_path = collection.label_path
+        self.odd = OddValues(collection.text_paths, self.label_path)
         self.tally = LabelTally(report, collection.label or "", numbers=collection.task == "text-regression")
         self.schema, self.lengths, self.repeats = Schema(), Lengths(), Repeats()
+        self.items = Lengths("items")
         self.counts: Counter[str] = Counter()
+        self.all: Counter[str] = Counter()
         self.file, self.split, self.seen = "", "", 0
+        self.table: Table | None = None
 
     def take(self, table: Table, split: str) -> None:
         """One pass over a table, or a look at its first rows."""
-        self.file, self.split, self.seen = table.name, split, 0
+        self.table, self.file, self.split, self.seen = table, table.name, split, 0
         self.repeats.begin(table.name, split)
         if self.quick:
             for note in table.notes():
@@ -60,7 +67,9 @@ class ReportSurvey(Survey):
 
     def rows(self, rows: Sequence[Row], digests: Sequence[int] | None = None) -> None:
         lengths: defaultdict[str, list[int]] = defaultdict(list)
+        items: defaultdict[str, list[int]] = defaultdict(list)
         hashes, lines, labels = [], [], []
+        text = self.table is not None and self.table.kind == "csv"
         for number, row in enumerate(rows):
             index = self.seen + number if row.line is None else None
             for fault in row.faults:
@@ -69,30 +78,51 @@ class ReportSurvey(Survey):
             if values is None:
                 continue
             spot = (self.file, row.line, index)
-            if not row.faults:  # what was made of a faulty row says nothing about the types
-                self.schema.add(values, spot)
+            if not row.faults or not is_guess(row):
+                self.schema.add(values, spot, text=text)
             for name, value in values.items():
                 if type(value) is str:
                     lengths[name].append(len(value))
-            hashes.append(row_hash(values) if digests is None else digests[number])
+                elif type(value) is list:
+                    items[name].append(len(value))
+                    self.odd.take_list(name, value, spot)
+            if digests is None:
+                whole = row_bytes(values)
+                hashes.append(hash(whole))
+            else:
+                hashes.append(digests[number])
+            if (digests is not None or _LOST in whole) and not (row.faults and is_guess(row)):
+                self.odd.look_for_lost(values, spot)
             lines.append(~(self.seen + number) if row.line is None else row.line)
             if self.label_path is not None:
                 labels.append((field(values, self.label_path), spot))
             if self.rules.chat is not None:
-                for fault in self.rules.apply(row).faults[len(row.faults) :]:
-                    self.fault(fault, index)
+                self._chat(row, index)
         for name, found in lengths.items():
             self.lengths.add(name, found)
+        for name, found in items.items():
+            self.items.add(name, found)
         self.repeats.add(hashes, lines)
         self.tally.add(self.split, labels)
         self._count(len(rows), len(hashes))
 
+    def _chat(self, row: Row, index: int | None) -> None:
+        sample = self.rules.apply(row)
+        for fault in sample.faults[len(row.faults) :]:
+            self.fault(fault, index)
+        for code, message in chat.remarks((sample.values or {})["messages"]):
+            self.fault(Fault(code, message, row.line, field=self.rules.chat), index)
+
     def columns(self, batch: Columns) -> None:
         self.schema.add_columns(self.file, batch)
         self.repeats.add(batch.digests, batch.lines)
+        lost = any(isinstance(column, TextColumn) and column.near(_LOST) for column in batch.values[:1])
         for name, column in zip(batch.names, batch.values):
             if isinstance(column, TextColumn):
                 self.lengths.add(name, column.lengths)
+            for number, value in enumerate(column) if lost else ():
+                if LOST in str(value):
+                    self.odd.lost(name, 1, (self.file, batch.lines[number], None))
             if name == self.label_path:
                 labels = ((value, (self.file, line, None)) for value, line in zip(column, batch.lines))
                 self.tally.add(self.split, labels)
@@ -100,18 +130,27 @@ class ReportSurvey(Survey):
 
     def _count(self, seen: int, good: int) -> None:
         self.seen += seen
+        self.all[self.split] += seen
         self.counts[self.split] += good
-        self.report.progress.advance(f"rows of {self.file}", self.seen, None)
+        if self.table is not None:
+            unit, done, total = self.table.progress(self.seen)
+            self.report.progress.advance(f"{unit} of {self.file}", done, total)
 
     def finish(self) -> None:
         """Say what the rows have in common."""
         understood = self.report.understood
-        understood["rows"] = dict(self.counts)
-        if self.quick:
+        understood["rows"] = dict(self.all)
+        if self.all != self.counts:
+            understood["readable"] = dict(self.counts)
+        if not self.quick:
+            understood["splits"] = dict(self.all)
+        else:
             understood["looked_at"] = f"the first {_QUICK:,} rows of each file"
         columns = self.schema.columns()
         understood["columns"] = {name: self.schema.text(name) for name in islice(columns, _SHOWN)}
-        understood["lengths"] = {name: self.lengths.text(name) for name in islice(self.lengths.columns(), _SHOWN)}
+        measured = [(name, found.text(name)) for found in (self.lengths, self.items) for name in found.columns()]
+        understood["lengths"] = dict(measured[:_SHOWN])
+        self.odd.tell(self.report, self.schema)
         if self.schema.overflow:
             self.report.add("many-columns", f"more than {COLUMNS:,} columns; the rest are not told apart")
         for name in self.schema.mixed():

@@ -138,6 +138,10 @@ class Table(ABC):
         """What is to say about the file as a whole, found in its beginning: an odd header, a guessed delimiter."""
         return ()
 
+    def progress(self, rows: int) -> tuple[str, int, int | None]:
+        """How far a pass is that has handed out so many rows: in which unit, how many are done, of how many."""
+        return "rows", rows, None
+
     def scan(self, survey: Survey) -> None:
         """One full pass: every note, row and fault to the survey. A kind that can go by columns overrides this."""
         for note in self.notes():

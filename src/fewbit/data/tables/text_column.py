@@ -49,6 +49,10 @@ class TextColumn:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def near(self, piece: bytes) -> bool:
+        """Whether the bytes the values lie in hold a piece that is not ASCII; says nothing about this column alone."""
+        return not self._data.isascii() and piece in self._data
+
     def __getitem__(self, index: int) -> str:
         text = self._data[self._starts[index] : self._ends[index]].decode()
         return text.replace('""', '"') if self._doubled[index] else text

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,15 @@ class TextTable(Table):
     def __init__(self, path: Path, name: str, *, encoding: str | None = None):
         super().__init__(path, name)
         self.encoding = encoding
+        self._meter = compression.Meter()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file's plain text in pieces, from its beginning."""
+        return plain.chunks(self.path, self.encoding, self._meter)
+
+    def progress(self, rows: int) -> tuple[str, int, int | None]:
+        """In bytes of the file as it lies on the disk."""
+        return "bytes", self._meter.done, self._meter.total
 
     @cached_property
     def _beginning(self) -> plain.Beginning:
@@ -80,7 +89,7 @@ class Positional:
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_descriptor": None}
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the interpreter's exit `os` may be gone
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
-            os.close(descriptor)
+            close(descriptor)
