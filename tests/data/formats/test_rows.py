@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 import fewbit
-from fewbit.data.findings import DataReport, Policy
+from fewbit.data.findings import DataReport, Policy, Progress
 from fewbit.data.formats import rows
 from fewbit.data.tables import lines
 from fewbit.errors import DataError, FewbitError, UsageError
@@ -323,6 +323,39 @@ def test_check_finds_what_regression_cannot_predict(tmp_path, name):
     assert [(f.code, f.place.line) for f in report.errors] == [("bad-label", 2 if name == "a.csv" else 1)]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_float_labels_that_are_integral_are_integers(tmp_path, name):
+    found = [{"text": f"t{i}", "label": float(i)} for i in range(12)]
+    write(tmp_path / "a.jsonl", *found)
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in found))
+    source = read(tmp_path / name, task="text-classification")
+    assert source.facts["classes"] == [str(i) for i in range(12)] and labels(source) == list(range(12))
+
+
+def test_decisions_about_labels_are_in_the_record(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"text": "a", "label": 5}, {"text": "b", "label": 7})
+    lines = read(path, task="text-classification").record.lines
+    assert ("labels-remapped", "labels 5, 7 become 0 … 1") in [(line["what"], line["reason"]) for line in lines]
+
+
+def test_labels_that_differ_only_in_case_or_space_are_told(tmp_path):
+    found = [{"text": str(i), "label": label} for i, label in enumerate(["Pos ", "pos", "neg"])]
+    path = write(tmp_path / "a.jsonl", *found)
+    (finding,) = check(path, task="text-classification").findings
+    assert finding.code == "labels-alike" and "'Pos ' and 'pos'" in finding.message and finding.severity == "warn"
+    assert any(line["what"] == "labels-alike" for line in read(path, task="text-classification").record.lines)
+
+
+@pytest.mark.parametrize("task", ["nonsense", "image-classification", "text-clasification"])
+def test_a_task_nobody_knows_is_refused(tmp_path, task):
+    path = write(tmp_path / "a.jsonl", *TEXT)
+    for verb in (read, check):
+        with pytest.raises(UsageError) as caught:
+            verb(path, task=task)
+        assert "text-classification" in caught.value.expected and "text-regression" in caught.value.expected
+    assert check(path, task="text-generation").ok
+
+
 # ---------------------------------------------------------------- checking
 
 
@@ -467,7 +500,7 @@ def test_fix_drops_what_cannot_be_read_and_the_result_is_clean(tmp_path):
     report = check(out)
     assert not report.errors, report.errors
     assert (out / "clean.jsonl").read_bytes() == before["clean.jsonl"]
-    assert [row["a"] for row in read(out / "bad.jsonl")] == [1, 4, "\N{REPLACEMENT CHARACTER}", 5, 10**23]
+    assert [row["a"] for row in read(out / "bad.jsonl")] == [1, 4, 5, 10**23]
     assert list(read(out / "array.json")) == [{"a": 1}, {"a": 2}] and len(list(read(out / "packed.jsonl"))) == 3
     assert any("bad-json" in change for change in changes) and not any("clean" in change for change in changes)
 
@@ -499,8 +532,8 @@ def fixed(tmp_path, name, content, **options):
 
 
 def test_fix_of_a_csv_keeps_carriage_returns_and_the_delimiter(tmp_path):
-    _, found = fixed(tmp_path, "a.csv", b'sep=^\na^b\n"x\ry"^1\n2\n')
-    assert found == [{"a": "x\ry", "b": "1"}, {"a": "2", "b": ""}]
+    _, found = fixed(tmp_path, "a.csv", b'sep=^\na^b\n"x\ry"^1\n2^3^\n')
+    assert found == [{"a": "x\ry", "b": "1"}, {"a": "2", "b": "3"}]
 
 
 def test_fix_leaves_rows_out_that_would_have_their_fault_again(tmp_path):
@@ -529,7 +562,7 @@ def test_fix_of_parquet_stays_parquet(tmp_path):
     content = (tmp_path / "p.parquet").read_bytes()
     changes, found = fixed(tmp_path, "a.parquet", content)
     assert found == [{"t": "ok", "b": b"\x89"}, {"t": "fine", "b": b"z"}]
-    assert changes == ["a.parquet: written again", "a.parquet: 1 × bad-encoding: row left out"]
+    assert changes == ["a.parquet: written again", "a.parquet: 1 × bad-encoding: row left out at sample 1"]
 
 
 # ---------------------------------------------------------------- safety
@@ -575,6 +608,92 @@ def test_mutated_files_end_in_samples_or_typed_findings(tmp_path, name):
 def test_the_public_verbs_reach_this_format(tmp_path):
     path = write(tmp_path / "a.jsonl", *TEXT)
     assert fewbit.check_dataset(path).ok and fewbit.open_dataset(path)[1] == TEXT[1]
+
+
+def test_rows_with_a_mere_warning_count_for_the_types(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,x,\n2,y,\n")
+    assert check(tmp_path / "a.csv").understood["columns"] == {"a": "int 2", "b": "text 2"}
+    (tmp_path / "b.csv").write_text("a,b\n1,x\n2,y,\n")
+    report = check(tmp_path / "b.csv")
+    assert report.understood["columns"]["a"] == "int 2" and report.counts == {"trailing-delimiter": 1}
+    (tmp_path / "c.jsonl").write_text('{"a": NaN, "b": 1}\n{"a": NaN, "b": 2}\n')
+    assert check(tmp_path / "c.jsonl").understood["columns"] == {"a": "nan 2", "b": "int 2"}
+
+
+class Heard(Progress):
+    def __init__(self):
+        self.calls = []
+
+    def advance(self, label, done, total):
+        self.calls.append((label, done, total))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
+def test_progress_is_in_bytes_of_the_file(tmp_path, name):
+    text = b'{"a": 1}\n' * 9000 if "json" in name else b"a,b\n" * 9000
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    heard, size = Heard(), (tmp_path / name).stat().st_size
+    fewbit.check_dataset(tmp_path / name, progress=heard)
+    done = [done for label, done, total in heard.calls if label == f"bytes of {name}" and total == size]
+    assert done and done == sorted(done) and done[-1] == size
+
+
+def test_progress_of_parquet_is_in_rows(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"a": list(range(5000))}), tmp_path / "a.parquet")
+    heard = Heard()
+    fewbit.check_dataset(tmp_path / "a.parquet", progress=heard)
+    assert heard.calls[-1][1:] == (5000, 5000) or ("rows of a.parquet", 5000, 5000) in heard.calls
+
+
+def test_the_summary_counts_all_rows_and_those_that_can_be_read(tmp_path):
+    write(tmp_path / "train.jsonl", *TEXT)
+    (tmp_path / "test.jsonl").write_text('{"text": "x", "label": "pos"}\nbad\n')
+    told = check(tmp_path).understood
+    assert told["splits"] == told["rows"] == {"train": 4, "test": 2}
+    assert told["readable"] == {"train": 4, "test": 1}
+    write(tmp_path / "test.jsonl", *TEXT[:1])
+    assert "readable" not in check(tmp_path).understood
+
+
+def test_a_single_long_text_is_as_long_as_it_is(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"t": "x" * 200_000})
+    assert check(path).understood["lengths"]["t"] == "200,000 to 200,000 characters, median 200,000"
+
+
+def test_chats_under_several_names_are_normalised_row_by_row(tmp_path):
+    first = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    second = {"conversations": [{"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]}
+    for order in ([first, second], [second, first]):
+        path = write(tmp_path / "a.jsonl", *order)
+        assert check(path).ok
+        chats = [sample["messages"] for sample in read(path)]
+        assert sorted(chat[0]["content"] for chat in chats) == ["a", "c"] and all(
+            sample.keys() == {"messages"} for sample in read(path)
+        )
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_packed_parquet(tmp_path, suffix):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.Table.from_pylist(TEXT), tmp_path / "x")
+    path = tmp_path / f"a.parquet.{suffix}"
+    path.write_bytes((gzip.compress if suffix == "gz" else zstandard.compress)((tmp_path / "x").read_bytes()))
+    assert rows.detect(path).confidence > 0.8
+    source = read(path)
+    assert list(source) == TEXT and source.get(3) == TEXT[3] and check(path).ok
+    path.write_bytes(path.read_bytes()[:-20])
+    assert check(path).errors[0].code == "bad-compression"
+
+
+def test_a_file_the_system_refuses_is_the_only_error(tmp_path, monkeypatch):
+    def refuse(self, *args, **options):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    report = check(tmp_path / "a.csv")
+    assert report.counts == {"unreadable": 1} and "Permission denied" in report.errors[0].message
 
 
 def test_a_faulty_row_does_not_make_a_column_of_mixed_types(tmp_path):

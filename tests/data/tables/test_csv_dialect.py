@@ -96,3 +96,15 @@ def test_header_that_looks_like_data_is_a_warning() -> None:
 
 def test_header_with_spaces_is_a_warning() -> None:
     assert codes(["id", " text"]) == ["header-space"]
+
+
+def test_a_first_line_with_some_numbers_or_dates_looks_like_data_when_the_rows_below_are_like_it() -> None:
+    like = ["header-like-data"]
+    assert codes(["1", "hello"], [["2", "bye"]]) == like
+    assert codes(["2020-01-01", "3"], [["2020-01-02", "4"]]) == like
+    assert codes(["hello there", "0"], [["bye", "1"], ["", "2"]]) == like
+    assert codes(["id", "1"], [["7", "2"]]) == []  # a name above numbers
+    assert codes(["text", "1"], [["a", "5"]]) == []  # what columns are called
+    assert codes(["country", "2019", "2020"], [["France", "1", "2"]]) == []  # years in a row
+    assert codes(["a", "b"], [["1", "x"]]) == []
+    assert codes(["1", "hello"]) == []  # nothing below to compare with

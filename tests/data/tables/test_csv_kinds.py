@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fewbit.data.tables.csv_kinds import KINDS, kinds
+from fewbit.data.tables.csv_kinds import KINDS, kind_of, kinds
 
 _INT = re.compile(r"-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -31,7 +31,9 @@ def found(values: list[str]) -> list[str]:
     ends = np.cumsum([len(value) + 1 for value in raw], dtype=np.int64) - 1
     starts = ends - [len(value) for value in raw]
     view = np.frombuffer(b",".join(raw) + b"\n", np.uint8)
-    return [KINDS[kind] for kind in kinds(view, starts, ends)]
+    looks = [KINDS[kind] for kind in kinds(view, starts, ends)]
+    assert looks == [KINDS[kind_of(value)] for value in values]
+    return looks
 
 
 numberish = st.text(alphabet="01279.-+eE_ aä", max_size=10)

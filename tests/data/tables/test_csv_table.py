@@ -8,6 +8,8 @@ import gzip
 import io
 import pickle
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fewbit.data import limits
+from fewbit.data.tables import csv_opening, plain
 from fewbit.data.tables.codes import CSV as CODES
 from fewbit.data.tables.codes import ROW
 from fewbit.data.tables.csv_kinds import KINDS
@@ -330,3 +333,51 @@ def test_mutated_files_end_in_rows_or_faults(tmp_path: Path) -> None:
         table = made(tmp_path, bytes(data), piece=chance.choice([3, 17, 1 << 19]))
         faults = [*table.notes(), *(fault for row in everything(table) for fault in row.faults)]
         assert {fault.code for fault in faults} <= known, round_
+
+
+def test_opening_does_not_wait_for_the_end_of_a_long_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ROW_BYTES", 4000)
+    monkeypatch.setattr(csv_opening, "_ENOUGH", 1000)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n1,2\n3," + b"x" * 3_000_000 + b"\n5,6\n")
+    found = CsvTable(path, "a.csv", piece=2000)
+    read: list[int] = []
+
+    def chunks(*args: Any) -> Any:
+        for start in range(0, 3_000_018, 500):
+            read.append(start)
+            yield path.read_bytes()[start : start + 500]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plain, "chunks", chunks)
+        rows = found.rows()
+        assert found.opening.names == ("a", "b") and next(rows).values == {"a": "1", "b": "2"}
+        assert next(rows).faults[0].code == "row-too-long"
+        assert max(read) < plain.FIRST
+    streamed = list(found.rows())
+    assert [row.line for row in streamed] == [2, 3, 4] and streamed[2].values == {"a": "5", "b": "6"}
+    assert [found.row(i) for i in range(found.count())] == streamed
+
+
+def test_a_header_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_opening, "_ENOUGH", 1000)
+    for beginning in (b"x" * 2000, b'"' + b"x\n" * 2000):
+        (tmp_path / "a.csv").write_bytes(beginning + b",b\n1,2\n")
+        (note,) = CsvTable(tmp_path / "a.csv", "a.csv").notes()
+        assert note.code == "header-missing" and "too long" in note.message
+
+
+def test_a_file_that_cannot_be_opened_has_no_opinion_on_its_header(tmp_path: Path) -> None:
+    found = CsvTable(tmp_path, "a.csv")  # a folder cannot be opened, by root neither
+    assert not found.notes() and [fault.code for row in found.rows() for fault in row.faults] == ["unreadable"]
+    assert found.count() == 1
+
+
+def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    code = (
+        "import sys, pathlib; from fewbit.data.tables import csv_table, text_table\n"
+        "found = csv_table.CsvTable(pathlib.Path(sys.argv[1]), 'a.csv'); found.row(0); text_table.os = None\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.csv")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""

@@ -337,3 +337,32 @@ def test_what_was_written_is_read(tmp_path_factory, rows):
 def test_orjson_and_the_second_look_agree_on_a_row_with_colons(tmp_path):
     row = {"url": "https://a:b", "quote": '\\":"', "n": {"x:": [1, {"y": ":"}]}}
     assert good(both_ways(table(tmp_path, orjson.dumps(row)))) == [row]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "line"),
+    [
+        (b'[\n{"a": 1},\n{"a": 2},\n', "truncated-file", 4),
+        (b'[\n{"a": 1}\n]\n\nmore\n', "trailing-data", 5),
+        (b'\n{"data":\n[{"a": 1}', "truncated-file", 3),
+    ],
+)
+def test_the_end_of_an_array_that_is_not_whole_has_a_line(tmp_path, content, code, line):
+    *_, last = both_ways(table(tmp_path, content, "a.json"))
+    assert (last.faults[0].code, last.line) == (code, line)
+
+
+def test_rows_under_data_are_told_with_what_is_passed_over(tmp_path):
+    found = table(tmp_path, b'{"version": 1, "data": [{"a": 1}], "licence": {"data": 2}}', "a.json")
+    (note,) = found.notes()
+    assert note.code == "rows-under-data" and note.message.endswith("passed over: version, licence")
+
+
+@pytest.mark.parametrize("size", [1, 60_000])
+def test_coco_annotations_are_not_rows(tmp_path, size):
+    image = {"id": 1, "file_name": "a.jpg", "height": 480, "width": 640, "coco_url": "http://example.org/a.jpg"}
+    content = {"info": {}, "images": [image] * size, "annotations": [{"id": 1}], "categories": []}
+    found = table(tmp_path, orjson.dumps(content), "instances.json")
+    (note,) = found.notes()
+    assert note.code == "coco-json" and "COCO" in note.message
+    assert not table(tmp_path, b'{"images": [], "annotations": []}\n{"images": []}\n').notes()

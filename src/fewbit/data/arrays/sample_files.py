@@ -16,6 +16,7 @@ from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
 from fewbit.data.arrays.npz_archive import Array, Scan, check_crc, naming, opened, read_arrays, read_row, scan
 from fewbit.data.arrays.tar_index import tar_entries
+from fewbit.data.split_names import SPLITS, split_word
 from fewbit.data.walk import Entry, Problem, ignored, natural, nfc, quietly, walk
 
 ARRAYS = (".npz", ".npy")
@@ -31,12 +32,6 @@ _COLUMNS = 64
 """No model has more inputs than this; more `.npy` files are samples."""
 
 _INPUTS, _OUTPUTS = "sample-inputs", "sample-outputs"
-
-_SPLITS = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +253,7 @@ def looks_like_arrays(path: str | Path) -> bool:
 
 
 def _order(found: list[tuple[str, Part]]) -> list[Unit]:
-    order = {split: place for place, split in enumerate((None, *_SPLITS))}
+    order = {split: place for place, split in enumerate((None, *SPLITS))}
     units = [Unit(name, (part,), _split(name)) for name, part in found]
     if len({name.translate(_DIGITS) for name, _ in found}) < 2:  # numbers of one width: the plain order is natural
         units.sort(key=lambda unit: unit.name)
@@ -272,13 +267,8 @@ def _split(name: str) -> str | None:
         return None
     first, *more = [*name.split("/")[:-1], ""]
     if first.lower().endswith(".tar"):
-        return split_called(first[:-4]) or split_called(more[0])
-    return split_called(first)
-
-
-def split_called(name: str) -> str | None:
-    """The split that goes by a name: `validation` is `val`."""
-    return next((split for split, names in _SPLITS.items() if name.lower() in names), None)
+        return split_word(first[:-4]) or split_word(more[0])
+    return split_word(first)
 
 
 def _as_columns(found: list[tuple[str, Part]]) -> Unit | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from fewbit.data.arrays.description import ArrayInfo
-from fewbit.data.arrays.sample_files import split_called
+from fewbit.data.split_names import split_word
 
 _BETWEEN = re.compile(r"[_\-./ ]")
 
@@ -25,7 +25,7 @@ def splits_inside(infos: Mapping[str, ArrayInfo]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for name in infos:
         first, *middle, last = _BETWEEN.split(name) if _BETWEEN.search(name) else ("", name)
-        for split, rest in ((split_called(last), [first, *middle]), (split_called(first), [*middle, last])):
+        for split, rest in ((split_word(last), [first, *middle]), (split_word(first), [*middle, last])):
             if split is not None:
                 found.setdefault(split, {})["_".join(rest)] = name
                 break

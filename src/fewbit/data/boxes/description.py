@@ -16,8 +16,8 @@ from typing import Any
 from fewbit.data.boxes.fault import Fault
 from fewbit.data.boxes.small_text import Unreadable, read_text
 from fewbit.data.findings import Code, Severity
-from fewbit.data.images.layout import SPLITS, split_word
 from fewbit.data.sample import Place
+from fewbit.data.split_names import SPLITS, split_word
 
 CODES = {
     "yaml-invalid": Code(

@@ -15,8 +15,8 @@ from fewbit.data.boxes.places import folder_named, label_folder, stem, swap_last
 from fewbit.data.boxes.splits import Ref, Splits
 from fewbit.data.findings import Code, Severity
 from fewbit.data.images import sniff
-from fewbit.data.images.layout import SPLITS
 from fewbit.data.sample import Place
+from fewbit.data.split_names import SPLITS
 from fewbit.data.walk import Entry, nfc
 
 CODES = {

@@ -11,8 +11,8 @@ from fewbit.data.duplicates import duplicates
 from fewbit.data.findings import Code, DataReport, Severity
 from fewbit.data.images import decode, leakage
 from fewbit.data.images.inspection import Inspection, inspect_images
-from fewbit.data.images.layout import SPLITS, UNSPLIT
 from fewbit.data.sample import Place
+from fewbit.data.split_names import SPLITS, UNSPLIT
 from fewbit.data.walk import Entry
 
 _SHARED = "duplicate-across-splits"

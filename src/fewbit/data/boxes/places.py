@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fewbit.data.images import sniff
-from fewbit.data.images.layout import split_word
+from fewbit.data.split_names import split_word
 
 
 def label_folder(folder: str, root: str) -> str:

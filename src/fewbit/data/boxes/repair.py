@@ -25,7 +25,7 @@ from fewbit.data.boxes.places import last_named, stem
 from fewbit.data.boxes.rows import Rules
 from fewbit.data.boxes.survey import Survey, size_of, survey
 from fewbit.data.findings import DataReport, Severity
-from fewbit.data.images.layout import UNSPLIT, split_word
+from fewbit.data.split_names import UNSPLIT, split_word
 from fewbit.errors import DataError
 
 _HOPELESS = ("no-images", "labels-none", "yaml-keypoints")

@@ -21,9 +21,9 @@ from fewbit.data.boxes.description import Description, describe
 from fewbit.data.boxes.fault import Fault
 from fewbit.data.boxes.places import folder_named, split_of
 from fewbit.data.findings import Code, Severity
-from fewbit.data.images.layout import SPLITS, UNSPLIT
 from fewbit.data.images.sniff import is_image_name
 from fewbit.data.sample import Place
+from fewbit.data.split_names import SPLITS, UNSPLIT
 from fewbit.data.walk import ignored, nfc
 from fewbit.errors import UsageError
 

@@ -19,10 +19,11 @@ from typing import Any
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.images import class_names, decode, layout, leakage, recognition, strangers
-from fewbit.data.images.layout import NO_CLASS, UNSPLIT, Layout, lay_out, split_word
+from fewbit.data.images.layout import NO_CLASS, Layout, lay_out
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature
 from fewbit.data.source import Source
+from fewbit.data.split_names import UNSPLIT, split_word
 from fewbit.data.walk import CODES as WALK_CODES
 from fewbit.data.walk import report_into
 from fewbit.errors import UsageError, nearest

@@ -29,7 +29,7 @@ from fewbit.data.arrays.npz_check import NpzCheck
 from fewbit.data.arrays.npz_fix import NpzFix
 from fewbit.data.arrays.npz_source import NpzSource
 from fewbit.data.arrays.option_types import demand_types
-from fewbit.data.arrays.sample_files import ARRAYS, Listing, list_units, looks_like_arrays, split_called
+from fewbit.data.arrays.sample_files import ARRAYS, Listing, list_units, looks_like_arrays
 from fewbit.data.arrays.sampling import Sampling
 from fewbit.data.arrays.splits_inside import in_words, splits_inside
 from fewbit.data.arrays.values import VALUE_CODES
@@ -38,6 +38,7 @@ from fewbit.data.formats._base import Match
 from fewbit.data.sample import Place
 from fewbit.data.signature import Signature, read_signature
 from fewbit.data.source import Source
+from fewbit.data.split_names import split_word
 from fewbit.errors import DataError, UsageError, nearest
 
 _LOOK = 200
@@ -175,7 +176,7 @@ def read(
     )
     for message, fix in _splits_inside(listing, stacked):
         policy.meet("splits-inside", message, Place(listing.units[0].name), fix)
-    units = [unit for unit in listing.units if split is None or unit.split == (split_called(split) or split)]
+    units = [unit for unit in listing.units if split is None or unit.split == (split_word(split) or split)]
     if split is not None and not units and listing.units:
         raise UsageError(f"there is no split {split!r}", where=source, expected=nearest(split, listing.splits))
     if not units:

@@ -26,8 +26,8 @@ from fewbit.data.boxes.repair import repair
 from fewbit.data.boxes.rows import Rules
 from fewbit.data.findings import DataReport, Policy
 from fewbit.data.formats._base import Match
-from fewbit.data.images.layout import split_word
 from fewbit.data.signature import Signature
+from fewbit.data.split_names import split_word
 from fewbit.errors import UsageError, nearest
 
 CODES = {

@@ -17,15 +17,12 @@ from pathlib import Path
 from fewbit.data.findings import Code, Severity
 from fewbit.data.images.sniff import EXTENSIONS, suffix
 from fewbit.data.sample import Place
+from fewbit.data.split_names import SPLITS, UNSPLIT, split_word
 from fewbit.data.walk import Entry, Problem, ignored, nfc, quietly, walk
 from fewbit.errors import UsageError
 
-SPLITS = ("train", "val", "test")
-UNSPLIT = "all"
 NO_CLASS = ""
 """Stands where a class's name would, for images that have none; no folder can be called so."""
-
-_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 CODES = {
     "no-images": Code(
@@ -127,15 +124,6 @@ class Layout:
         """Note a fault of a class in a split."""
         path = self.class_folders.get((split, name), [name])[0]
         self.faults.append(Fault(code, message, Place(path), split, name))
-
-
-def split_word(name: str) -> str | None:
-    """The split that a folder's name stands for, in any case, or `None`.
-
-    >>> split_word("Validation"), split_word("cat")
-    ('val', None)
-    """
-    return _WORDS.get(name.lower())
 
 
 def lay_out(root: Path, *, splits: bool | None = None, problem: Problem = quietly) -> Layout:

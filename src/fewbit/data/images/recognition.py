@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from fewbit.data.images.layout import split_word
 from fewbit.data.images.sniff import is_image_name
+from fewbit.data.split_names import split_word
 from fewbit.data.walk import ignored
 
 _LOOK = 2_000

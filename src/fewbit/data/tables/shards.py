@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewbit.data import walk
+from fewbit.data.split_names import SPLITS
 from fewbit.data.tables import compression
-from fewbit.data.tables.splits import SPLITS, canonical, split_of
+from fewbit.data.tables.splits import canonical, split_of
 from fewbit.errors import DataError, UsageError, nearest
 
 KINDS = {

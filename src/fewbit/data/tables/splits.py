@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-SPLITS = ("train", "val", "test")
-_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
+from fewbit.data.split_names import FILE_WORDS
+
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
@@ -16,7 +16,7 @@ def canonical(word: str) -> str:
     >>> canonical("validation"), canonical("holdout")
     ('val', 'holdout')
     """
-    return _WORDS.get(word.lower(), word)
+    return FILE_WORDS.get(word.lower(), word)
 
 
 def splits_in(name: str) -> list[str]:
@@ -25,7 +25,7 @@ def splits_in(name: str) -> list[str]:
     >>> splits_in("train-00001-of-00005"), splits_in("contest"), splits_in("train_vs_test")
     (['train'], [], ['train', 'test'])
     """
-    words = (_WORDS.get(word) for word in _LETTERS.findall(name.lower()))
+    words = (FILE_WORDS.get(word) for word in _LETTERS.findall(name.lower()))
     return list(dict.fromkeys(word for word in words if word))
 
 
