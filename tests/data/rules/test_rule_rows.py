@@ -24,7 +24,7 @@ def test_defect_datasets_7222_the_order_of_rows_decides_nothing(tmp_path, order)
     rows = [{"label": 1}, {"label": "one"}, {"label": None}, {"label": 2.5}][::order]
     path = write(tmp_path / "a.jsonl", lines(rows))
     assert [sample["label"] for sample in fewbit.open_dataset(path)] == [row["label"] for row in rows]
-    assert dict(fewbit.check_dataset(path).counts) == {"mixed-types": 1}
+    assert dict(fewbit.check_dataset(path).counts) == {"mixed-types": 1, "missing-values": 1}
 
 
 def test_defect_datasets_6460_a_late_odd_value_is_a_finding_with_its_line(tmp_path):

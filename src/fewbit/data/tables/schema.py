@@ -190,6 +190,8 @@ def _shape(value: Any) -> Any:
         return str if value else "empty"
     if kind is float:
         return float if value == value else "nan"
+    if kind is int:
+        return int
     if kind is dict:
         return tuple(value), tuple(map(_shape, value.values()))
     if kind is list:

@@ -46,7 +46,7 @@ class ReportSurvey(Survey):
         self.counts: Counter[str] = Counter()
         self.all: Counter[str] = Counter()
         self.file, self.split, self.seen = "", "", 0
-        self.table: Table | None = None
+        self.table: Table
 
     def take(self, table: Table, split: str) -> None:
         """One pass over a table, or a look at its first rows."""
@@ -69,7 +69,6 @@ class ReportSurvey(Survey):
         lengths: defaultdict[str, list[int]] = defaultdict(list)
         items: defaultdict[str, list[int]] = defaultdict(list)
         hashes, lines, labels = [], [], []
-        text = self.table is not None and self.table.kind == "csv"
         for number, row in enumerate(rows):
             index = self.seen + number if row.line is None else None
             for fault in row.faults:
@@ -78,21 +77,18 @@ class ReportSurvey(Survey):
             if values is None:
                 continue
             spot = (self.file, row.line, index)
-            if not row.faults or not is_guess(row):
-                self.schema.add(values, spot, text=text)
             for name, value in values.items():
                 if type(value) is str:
                     lengths[name].append(len(value))
                 elif type(value) is list:
                     items[name].append(len(value))
                     self.odd.take_list(name, value, spot)
-            if digests is None:
-                whole = row_bytes(values)
-                hashes.append(hash(whole))
-            else:
-                hashes.append(digests[number])
-            if (digests is not None or _LOST in whole) and not (row.faults and is_guess(row)):
-                self.odd.look_for_lost(values, spot)
+            whole = b"" if digests is not None else row_bytes(values)
+            hashes.append(hash(whole) if digests is None else digests[number])
+            if not row.faults or not is_guess(row):
+                self.schema.add(values, spot, text=self.table.kind == "csv")
+                if digests is not None or (not whole.isascii() and _LOST in whole):
+                    self.odd.look_for_lost(values, spot)
             lines.append(~(self.seen + number) if row.line is None else row.line)
             if self.label_path is not None:
                 labels.append((field(values, self.label_path), spot))
@@ -110,13 +106,15 @@ class ReportSurvey(Survey):
         sample = self.rules.apply(row)
         for fault in sample.faults[len(row.faults) :]:
             self.fault(fault, index)
-        for code, message in chat.remarks((sample.values or {})["messages"]):
+        assert sample.values is not None
+        for code, message in chat.remarks(sample.values["messages"]):
             self.fault(Fault(code, message, row.line, field=self.rules.chat), index)
 
     def columns(self, batch: Columns) -> None:
         self.schema.add_columns(self.file, batch)
         self.repeats.add(batch.digests, batch.lines)
-        lost = any(isinstance(column, TextColumn) and column.near(_LOST) for column in batch.values[:1])
+        texts = (column for column in batch.values if isinstance(column, TextColumn))
+        lost = any(column.near(_LOST) for column in islice(texts, 1))  # all columns lie in the same bytes
         for name, column in zip(batch.names, batch.values):
             if isinstance(column, TextColumn):
                 self.lengths.add(name, column.lengths)
@@ -132,9 +130,8 @@ class ReportSurvey(Survey):
         self.seen += seen
         self.all[self.split] += seen
         self.counts[self.split] += good
-        if self.table is not None:
-            unit, done, total = self.table.progress(self.seen)
-            self.report.progress.advance(f"{unit} of {self.file}", done, total)
+        unit, done, total = self.table.progress(self.seen)
+        self.report.progress.advance(f"{unit} of {self.file}", done, total)
 
     def finish(self) -> None:
         """Say what the rows have in common."""
