@@ -13,6 +13,7 @@ import stat
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from fewbit.data.findings import Code, DataReport, Severity
@@ -101,13 +102,16 @@ def _walk(
 ) -> Iterator[Entry]:
     try:
         with os.scandir(folder) as scan:
-            # The name as spelled settles ties: two spellings of one NFC name can lie side by side.
-            entries = sorted((nfc(entry.name), entry.name, entry) for entry in scan if not ignored(entry.name))
+            entries = [entry for entry in scan if not ignored(entry.name)]
     except OSError as error:
         problem("unreadable", prefix or ".", f"cannot list the folder: {error.strerror}")
         return
-    for name, _, entry in entries:
-        relative = f"{prefix}/{name}" if prefix else name
+    if all(entry.name.isascii() for entry in entries):
+        entries.sort(key=attrgetter("name"))
+    else:  # the name as spelled settles ties: two spellings of one NFC name can lie side by side
+        entries.sort(key=lambda entry: (nfc(entry.name), entry.name))
+    for entry in entries:
+        relative = f"{prefix}/{nfc(entry.name)}" if prefix else nfc(entry.name)
         try:
             if entry.is_symlink() and not _link_is_safe(entry, relative, above, real_root, problem):
                 continue

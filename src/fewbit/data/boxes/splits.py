@@ -206,7 +206,8 @@ def _from_folders(found: Splits) -> None:
 def _split_folders(folder: Path) -> list[tuple[str, str]]:
     """The folders inside that are named like splits (`train`, `valid`, `val2017` …), in the order of the splits."""
     try:
-        names = sorted(name for name in os.listdir(folder) if os.path.isdir(folder / name))
+        with os.scandir(folder) as scan:  # knows what a folder is without asking for each of a million files
+            names = sorted(entry.name for entry in scan if entry.is_dir())
     except OSError:
         return []
     splits = [(split_of(name), str(folder / name)) for name in names]

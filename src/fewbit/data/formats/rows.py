@@ -32,7 +32,7 @@ from fewbit.errors import DataError
 if TYPE_CHECKING:
     from fewbit.data.tables.collection import Collection
 
-_LOOK = 2000
+_LOOK = 500
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy", ".npz", ".arrow")
 
 Columns = Mapping[str, str] | Iterable[str] | str | None
