@@ -12,9 +12,9 @@ import re
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from fewbit.data.findings import Code, DataReport, Severity
 from fewbit.data.sample import Place
@@ -39,8 +39,7 @@ Problem = Callable[[str, str, str], None]
 """Called with a code, the relative path and a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One file: its relative posix name (NFC) and the path that opens it."""
 
     name: str
@@ -113,6 +112,9 @@ def _walk(
     for entry in entries:
         relative = f"{prefix}/{nfc(entry.name)}" if prefix else nfc(entry.name)
         try:
+            if entry.is_file(follow_symlinks=False):  # nearly all of them, and nothing more to ask
+                yield Entry(relative, entry.path)
+                continue
             if entry.is_symlink() and not _link_is_safe(entry, relative, above, real_root, problem):
                 continue
             if entry.is_dir():
