@@ -178,7 +178,8 @@ def capture(
         layers = [layers]
     if not run_forward and (outputs or layers):
         raise UsageError(
-            "run_forward=False never runs the model, so there are no layer inputs and no outputs to capture"
+            "run_forward=False never runs the model, so there are no layer inputs and no outputs to capture",
+            expected="run_forward=True with layers= or outputs=",
         )
     settings = Settings(names, max_samples, batch_dim, outputs, seed, unique, bfloat16, overwrite, append)
     return Capture(model, folder, settings, layers or (), run_forward, evaluate)

@@ -58,7 +58,11 @@ class NumpyExportWrapper:
         bfloat16: str = "float32",
     ):
         if not hasattr(model, "register_forward_pre_hook"):
-            raise UsageError(f"NumpyExportWrapper takes a torch.nn.Module, not a {type(model).__name__}")
+            raise UsageError(
+                f"NumpyExportWrapper takes a torch.nn.Module, not a {type(model).__name__}",
+                expected="a module that takes forward hooks",
+                try_="wrap the model before it is scripted or exported",
+            )
         settings = Settings(names, max_samples, batch_dim, False, seed, unique, bfloat16)
         folder = tempfile.mkdtemp(prefix="fewbit-capture-")
         self.model = model

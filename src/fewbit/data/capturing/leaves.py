@@ -85,12 +85,19 @@ def _sort(found: Leaves, name: str, leaf: Any) -> None:
 
 def _rows(name: str, value: Any) -> list[Leaf]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise UsageError(f"batch_dim says that {name!r} is a list of samples, but it is a {type(value).__name__}")
+        raise UsageError(
+            f"batch_dim says that {name!r} is a list of samples, but it is a {type(value).__name__}",
+            expected="an axis number for a tensor, 'list' for a list",
+        )
     columns: dict[str, list[Any]] = {}
     for item in value:
         for path, leaf in flatten(item):
             columns.setdefault(f"{name}.{path}" if path else name, []).append(leaf)
     for column, rows in columns.items():
         if len(rows) != len(value) or not all(is_tensor(row) or isinstance(row, int | float) for row in rows):
-            raise DataError(f"the entries of list {name!r} do not all have a tensor at {column!r}")
+            raise DataError(
+                f"the entries of list {name!r} do not all have a tensor at {column!r}",
+                where=f"input {name!r}",
+                expected="the same tensors in every entry",
+            )
     return [Leaf(column, rows=rows) for column, rows in columns.items()]

@@ -59,7 +59,10 @@ class Naming:
                 raise UsageError(f"names renames {name!r}, which is no input here", expected=nearest(name, found))
         names = {name: self._renames.get(name, name) for name in found}
         if len(set(names.values())) < len(names):
-            raise UsageError(f"names gives two inputs the same name: {', '.join(names.values())}")
+            raise UsageError(
+                f"names gives two inputs the same name: {', '.join(names.values())}",
+                expected="a name of its own for each",
+            )
         return names
 
     def _match(self, found: list[str], signature: Signature) -> dict[str, str]:

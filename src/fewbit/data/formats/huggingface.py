@@ -229,5 +229,8 @@ def _plain(value: Any) -> Any:
 
 def _unreadable(split: str, row: int, error: Exception) -> DataError:
     return DataError(
-        f"a row cannot be decoded: {type(error).__name__}: {error}", code="row-unreadable", where=f"{split} row {row}"
+        f"a row cannot be decoded: {type(error).__name__}: {error}",
+        code="row-unreadable",
+        where=f"{split} row {row}",
+        try_=CODES["row-unreadable"].fix,
     )

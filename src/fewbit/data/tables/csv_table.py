@@ -59,8 +59,11 @@ class CsvTable(TextTable):
         names = self.opening.names
         unknown = [name for name in self._casts if names and name not in names]
         if unknown:
-            message = "; ".join(f"no column {name!r}, {nearest(name, names)}" for name in unknown)
-            raise UsageError(message, where=f"types for {self.name}")
+            raise UsageError(
+                f"there is no column {', '.join(map(repr, unknown))}",
+                where=f"types for {self.name}",
+                expected="; ".join(nearest(name, names) for name in unknown),
+            )
         return RowReader(names, self.opening.dialect.delimiter, self._casts, self._beginning.shift)
 
     @cached_property
