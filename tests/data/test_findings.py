@@ -55,8 +55,13 @@ def test_a_policy_raises_or_says_what_to_do():
 def test_one_policy_can_be_chosen_for_every_code_that_honours_it():
     policy = Policy(CODES, "drop")
     assert (policy["bad-row"], policy["odd-row"]) == ("drop", "keep")
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="no policy 'forget'"):
         Policy(CODES, "forget")
+
+
+def test_one_policy_for_all_leaves_alone_what_is_repaired_anyway():
+    codes = {**CODES, "clipped": Code(Severity.WARN, "is clipped", "nothing", "repair", ("drop",))}
+    assert Policy(codes, "drop")["clipped"] == "repair"
 
 
 def test_a_report_prints_as_a_person_reads_it():

@@ -3,7 +3,7 @@ import pytest
 
 import fewbit
 from fewbit.data.formats import rows
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 
 
 @pytest.fixture
@@ -50,3 +50,10 @@ def test_what_is_no_folder_cannot_be_fixed(tmp_path):
     with pytest.raises(UsageError, match="'objects' cannot write") as caught:
         fewbit.fix_dataset([{"x": 1}], tmp_path / "out")
     assert "rows" in caught.value.expected
+
+
+def test_a_dataset_of_which_nothing_is_left_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text("not json\n")
+    with pytest.raises(DataError):
+        fewbit.fix_dataset(tmp_path / "a.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

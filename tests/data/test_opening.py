@@ -42,3 +42,12 @@ def test_a_dataset_takes_a_path_and_a_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     assert fewbit.Dataset("~/a.jsonl")[0] == {"x": 1}
+
+
+def test_a_pipe_or_a_device_is_refused_and_never_opened(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(UsageError, match="a pipe, a socket or a device"):
+            fewbit.check_dataset(path)

@@ -21,6 +21,9 @@ def wrong(path):
 
 def nothing(path):
     return []
+
+def none(path):
+    pass
 """
 
 
@@ -53,6 +56,13 @@ def test_a_failing_reader_names_the_sample(mine):
     with pytest.raises(DataError, match="broken raised RuntimeError: bad tile") as caught:
         list(fewbit.open_dataset(**mine("broken")))
     assert caught.value.where.startswith("sample 1, ") and caught.value.where.endswith("mine.py:8")
+
+
+def test_a_function_that_is_called_wrongly_is_not_blamed_on_our_files(mine):
+    for function, options in (("none", {}), ("tiles", {"colour": 1})):
+        with pytest.raises(DataError) as caught:
+            list(fewbit.open_dataset(**mine(function), **options))
+        assert caught.value.where == "sample 0, when it was called"
 
 
 def test_an_entry_point_adds_a_format(mine, monkeypatch):

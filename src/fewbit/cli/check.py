@@ -77,6 +77,6 @@ def command(
 
 def _show_changes(folder: Path, changes: list[str]) -> None:
     out = _output.stdout()
-    out.print(f"\nrepaired copy in {folder}: {len(changes):,} changes", markup=False)
+    out.print(f"\nrepaired copy in {folder}: {len(changes):,} change{'' if len(changes) == 1 else 's'}", markup=False)
     for change in changes:
         out.print(f"  {change}", markup=False)

@@ -197,7 +197,7 @@ def open_dataset(
         task: what the data is for, where a format serves several, such as `"segmentation"`.
         split: one split by name; all of them, one after the other, when left out.
         policy: what to do about a fault, by its code: `{"image-truncated": "drop"}`; or `"drop"` for every fault that
-            can be dropped. See `fewbit list findings`.
+            would raise and can be dropped. See `fewbit list findings`.
         options: the format's own options, such as `delimiter` for rows or `workers` for pictures.
 
     Raises:

@@ -39,6 +39,8 @@ def find_format(source: Any, chosen: str | None = None) -> tuple[str, Any, str]:
             expected=_neighbours(source),
             try_="check the spelling and the current folder; a dataset on the hub is format='huggingface'",
         )
+    if isinstance(source, Path) and source.exists() and not source.is_file() and not source.is_dir():
+        raise UsageError(f"{source} is a pipe, a socket or a device", expected="a file or a folder")
     if chosen is not None:
         return chosen, as_format(registry.get("formats", chosen)), "as you asked"
     matches: list[tuple[Match, str, Any]] = []

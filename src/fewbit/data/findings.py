@@ -21,6 +21,8 @@ from fewbit.errors import DataError, UsageError, nearest
 
 T = TypeVar("T")
 
+_POLICIES = ("raise", "drop", "repair", "keep")
+
 
 class Severity(StrEnum):
     """How bad a finding is: `error` makes the dataset unfit, `warn` is likely a mistake, `info` is good to know."""
@@ -87,13 +89,17 @@ class Policy:
 
     Args:
         codes: what the format can find.
-        chosen: the user's choices, by code, checked all at once; or one policy for every code that can honour it.
+        chosen: the user's choices, by code, checked all at once; or one policy for every fault that would raise and can
+            honour it.
     """
 
     def __init__(self, codes: Mapping[str, Code], chosen: Mapping[str, str] | str | None = None):
         faults = []
         if isinstance(chosen, str):
-            chosen = {name: chosen for name, code in codes.items() if chosen in code.policies} or {"*": chosen}
+            if chosen not in _POLICIES:
+                raise UsageError(f"there is no policy {chosen!r}", where="policy", expected=nearest(chosen, _POLICIES))
+            raising = {name: code for name, code in codes.items() if code.policy == "raise"}
+            chosen = {name: chosen for name, code in raising.items() if chosen in code.policies}
         for name, policy in (chosen or {}).items():
             if name not in codes:
                 faults.append(f"unknown code {name!r}: {nearest(name, codes)}")

@@ -12,7 +12,7 @@ from fewbit import registry
 from fewbit.data.detect import find_format
 from fewbit.data.opening import as_path, check_options
 from fewbit.data.signature import read_signature
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 
 
 def fix_dataset(
@@ -44,6 +44,14 @@ def fix_dataset(
     try:
         signature = None if model is None else read_signature(model)
         changes: list[str] = member.fix(source, workshop, task=task, signature=signature, **options)
+        if not any(path.is_file() for path in workshop.rglob("*")):
+            raise DataError(
+                "nothing would be left of the dataset: " + ("; ".join(changes[:5]) or "no part of it can be read"),
+                code="nothing-left",
+                where=source,
+                expected="at least one readable sample",
+                try_="`fewbit check` says what is wrong; an option of the format (such as encoding) may help",
+            )
         workshop.chmod(0o755)  # mkdtemp makes a folder only its owner can enter
         workshop.replace(target)
     except BaseException:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from fewbit.data.describe import describe
@@ -111,6 +112,7 @@ class FunctionSource(Source):
 
 
 def _line_of(error: BaseException) -> str:
-    """File and line where the user's code raised."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+    """File and line where the user's code raised; its call, when it did not get as far as its own first line."""
+    ours = str(Path(__file__).parents[1])
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "when it was called"

@@ -271,3 +271,19 @@ def test_captions_or_one_label_file_among_classes_do_not_decide_for_yolo(tmp_pat
 
 def test_the_check_shows_each_sample_once(tmp_path):
     assert len(check_dataset(flat(tmp_path, a=BOX, b=BOX)).samples) == 2
+
+
+def test_an_image_whose_rows_were_all_dropped_is_noted_as_looking_like_background(tmp_path):
+    from PIL import Image
+
+    import fewbit
+
+    for part in ("images", "labels"):
+        (tmp_path / part).mkdir()
+    for name, row in (("good", "0 0.5 0.5 0.2 0.2"), ("bad", "0 0.5 0.5 0.2")):
+        Image.new("RGB", (16, 16), 9 if name == "good" else 70).save(tmp_path / "images" / f"{name}.png")
+        (tmp_path / "labels" / f"{name}.txt").write_text(f"{row}\n")
+    dataset = fewbit.open_dataset(tmp_path, policy="drop")
+    for _ in range(2):
+        assert [len(sample["boxes"]) for sample in dataset] == [0, 1]
+    assert [line["what"] for line in dataset.record.lines].count("objects-lost") == 1

@@ -250,7 +250,7 @@ def test_declared_types_are_cast_and_nothing_else(tmp_path: Path) -> None:
 def test_types_that_cannot_be_are_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'float'"):
         made(tmp_path, "a\n1\n", types={"a": "flaot"})
-    with pytest.raises(UsageError, match="no column 'lable'(.|\n)*did you mean 'label'"):
+    with pytest.raises(UsageError, match=r"no column 'lable'(.|\n)*did you mean 'label'"):
         list(made(tmp_path, "label\n1\n", types={"lable": int}).rows())
 
 

@@ -113,7 +113,11 @@ class BoxSource(Source):
         height, width = image.shape[:2]
         shapes = []
         if item.labelled:
+            lost = len(self.record.lines)
             shapes = read_labels(item.label, self._rules, self._meet, lambda: (width, height)).shapes
+            if not shapes and len(self.record.lines) > lost:
+                reason = f"every row of {item.label.name} was dropped: the image now looks like background"
+                self.record.note("objects-lost", reason, where=self.place(index))
         sample = Sample({"image": image, **objects.arrays(shapes)}, place=self.place(index))
         if self.task == SEGMENTATION:
             masks = objects.masks(shapes, height, width)
