@@ -4,7 +4,7 @@
     python bench/data.py                 every section, then bench/RESULTS.md is written
     python bench/data.py rows images     some sections, printed only
 
-Every measurement runs in a process of its own (cold caches of the libraries, a peak memory of its own); the two
+Every measurement runs in a process of its own (data caches cold, imports done, a peak memory of its own); the two
 sides of a ratio alternate and the best of three runs counts. Data is made under `.bench/`.
 """
 
@@ -428,6 +428,11 @@ def write_results(table_text: str) -> None:
 Written by `make bench` ({time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores, Python {platform.python_version()}).
 Ratios are theirs / ours, so more than one is faster; both sides ran alternately in one run, each in a process of its
 own with cold caches, best of two or three.
+
+What is not in the times: imports. `datasets`, numpy and Pillow are imported before the clock starts, and so are
+fewbit's modules for "first sample", "full check" and "header check" (by checking a tiny folder first), because fewbit
+loads them on first use. Only the row "with the import of either library" includes them. Caches of *data* are cold
+on both sides; compiled bytecode is kept, as on a user's machine.
 
 ## Data (`bench/data.py`)
 

@@ -167,23 +167,23 @@ def _load(source: Any, options: dict[str, Any]) -> Any:
                 try_=CODES["folder-broken"].fix,
             ) from error
     if not _hub_answers():
-        raise DataError(
-            f"no file or folder {source.as_posix()!r} here, and no network to look for it on the hub",
-            code="hub-unreachable",
-            where=source.as_posix(),
-            expected="a path that exists, or a hub name and a network",
-            try_="check the path; HF_HUB_OFFLINE=1 if the dataset is in the local cache of `datasets`",
-        )
+        advice = "check the path; HF_HUB_OFFLINE=1 if the dataset is in the local cache of `datasets`"
+        raise _not_found(source, "no network to look for it on the hub", advice)
     try:
         return datasets.load_dataset(source.as_posix(), **options)
     except Exception as error:
-        raise DataError(
-            f"no file or folder {source.as_posix()!r} here, and the hub gave no such dataset: {type(error).__name__}",
-            code="hub-unreachable",
-            where=source.as_posix(),
-            expected="a path that exists, or a hub name and a network",
-            try_="where there is a network: load_dataset(name).save_to_disk(folder), then open the folder here",
-        ) from error
+        advice = "where there is a network: load_dataset(name).save_to_disk(folder), then open the folder here"
+        raise _not_found(source, f"the hub gave no such dataset: {type(error).__name__}: {error}", advice) from error
+
+
+def _not_found(source: Path, what: str, advice: str) -> DataError:
+    return DataError(
+        f"no file or folder {source.as_posix()!r} here, and {what}",
+        code="hub-unreachable",
+        where=source.as_posix(),
+        expected="a path that exists, or a hub name and a network",
+        try_=advice,
+    )
 
 
 def _hub_answers() -> bool:
