@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantizer of an activation: fixed scales found beforehand, or scales found in each call."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.grid import Grid
+from fewbit.numerics.qparams import QParams, from_range
+from fewbit.numerics.quantize import fake_quantize
+
+
+class ActivationQuantizer(nn.Module):
+    """Moves an activation onto a grid.
+
+    Args:
+        grid: the grid.
+        features: the activation's feature axis.
+        fixed: scales found beforehand, `[feature blocks]`; without them every call finds its own.
+
+    >>> import torch
+    >>> from fewbit.numerics.dtypes import Dtype
+    >>> ActivationQuantizer(Grid(Dtype.int2))(torch.tensor([[1.0, 0.1]]))
+    tensor([[0.6667, 0.0000]])
+    """
+
+    scale: Tensor | None
+    zero_point: Tensor | None
+    super_scale: Tensor | None
+
+    def __init__(self, grid: Grid, features: int = -1, fixed: QParams | None = None):
+        super().__init__()
+        self.grid = grid
+        self.features = features
+        self.dynamic = fixed is None
+        self.register_buffer("scale", None if fixed is None else fixed.scale.flatten())
+        zero = None if fixed is None or fixed.zero_point is None else fixed.zero_point.flatten()
+        self.register_buffer("zero_point", zero)
+        self.register_buffer("super_scale", None if fixed is None else fixed.super_scale)
+
+    def qparams(self, x: Tensor) -> QParams:
+        """Scales and zero points for one activation."""
+        block = self.grid.activation_block(tuple(x.shape), features=self.features, dynamic=self.dynamic)
+        blocks = Blocks(tuple(x.shape), block)
+        if self.scale is not None:
+            zero = None if self.zero_point is None else self.zero_point.reshape(blocks.counts)
+            return QParams(self.grid, block, self.scale.reshape(blocks.counts), zero, self.super_scale)
+        axes = tuple(range(1, 2 * x.ndim, 2))
+        parts = blocks.split(x.float())
+        return from_range(parts.amin(axes), parts.amax(axes), self.grid, block)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fake_quantize(x, self.qparams(x))
+
+    def extra_repr(self) -> str:
+        kind = "dynamic" if self.dynamic else "static"
+        return f"{self.grid.dtype.name}, {self.grid.granularity.value}, {kind}"

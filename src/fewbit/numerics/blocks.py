@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a tensor is cut into blocks that share one scale.
+
+Every granularity is a block shape: per tensor the whole shape, per channel one index of an axis, per group a run along
+an axis, per block a rectangle. Scales have one entry a block: the tensor's number of axes, each divided by the block's
+side and rounded up. So `[out, in]` in groups of 32 along `in` has scales `[out, ceil(in / 32)]`; a last block that is
+cut short keeps a scale of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class QSchemeType(Enum):
+    """Which elements share a scale."""
+
+    per_tensor = "per_tensor"
+    per_channel = "per_channel"
+    per_group = "per_group"
+    per_block = "per_block"
+    per_token = "per_token"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A tensor shape and the block shape it is cut by.
+
+    >>> Blocks((4, 70), (1, 32)).counts
+    (4, 3)
+    """
+
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Blocks along each axis: the shape of the scales."""
+        return tuple(-(-side // width) for side, width in zip(self.shape, self.block))
+
+    @property
+    def divides(self) -> bool:
+        """Whether no block is cut short."""
+        return all(side % width == 0 for side, width in zip(self.shape, self.block))
+
+    def split(self, x: Tensor) -> Tensor:
+        """`x` as `[n0, b0, n1, b1, …]`: a view where the blocks divide the shape, a zero-padded copy where not."""
+        if not self.divides:
+            pads = [(-side) % width for side, width in zip(self.shape, self.block)]
+            x = F.pad(x, [p for pad in reversed(pads) for p in (0, pad)])
+        return x.reshape([side for pair in zip(self.counts, self.block) for side in pair])
+
+    def join(self, parts: Tensor) -> Tensor:
+        """The inverse of `split`."""
+        whole = parts.reshape([n * b for n, b in zip(self.counts, self.block)])
+        return whole if self.divides else whole[tuple(slice(side) for side in self.shape)]
+
+    def spread(self, scale: Tensor) -> Tensor:
+        """Scales of shape `counts` as `[n0, 1, n1, 1, …]`, to be broadcast against `split(x)`."""
+        return scale.reshape([side for n in self.counts for side in (n, 1)])
+
+    def rows(self, x: Tensor) -> Tensor:
+        """`x` as `[blocks, elements of a block]`, block order as in the flattened scales."""
+        axes = len(self.shape)
+        parts = self.split(x).permute(*range(0, 2 * axes, 2), *range(1, 2 * axes, 2))
+        return parts.reshape(*self.counts, -1).flatten(0, -2) if axes else parts.reshape(1, 1)
+
+    def unrows(self, rows: Tensor) -> Tensor:
+        """The inverse of `rows`."""
+        axes = len(self.shape)
+        parts = rows.reshape(*self.counts, *self.block)
+        return self.join(parts.permute(*(i // 2 + (i % 2) * axes for i in range(2 * axes))))
+
+    def valid(self, device: torch.device | None = None) -> Tensor | None:
+        """Which elements of `rows` are the tensor's own and not padding; `None` where all are."""
+        return None if self.divides else self.rows(torch.ones(self.shape, dtype=torch.bool, device=device))

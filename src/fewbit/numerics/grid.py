@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A grid: which values a tensor may take. The type, who shares a scale, how the scale is found, kept and rounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fewbit.numerics.blocks import QSchemeType
+from fewbit.numerics.dtypes import Dtype
+from fewbit.numerics.rounding import RoundType
+from fewbit.numerics.scales import ScaleMode, ScaleType
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything about a tensor's values but the scales themselves.
+
+    Args:
+        dtype: the type of one element.
+        granularity: which elements share a scale.
+        axis: the axis that keeps one scale an index; groups divide the other axis.
+        group_size: elements of a group; the last one may be shorter. -1 is the whole axis.
+        block_size: rows and columns of a rectangle, for `per_block`.
+        symmetric: whether zero is in the middle; otherwise a zero point moves it.
+        full_range: symmetric, but the scale carries a sign so that the lowest code is used too.
+        scale_type: the values a scale may have.
+        scale_mode: how an e8m0 scale follows from the block's maximum.
+        rounding: how elements are rounded.
+        float_zero: keep the zero point unrounded.
+        seed: for stochastic rounding.
+
+    >>> Grid(Dtype.int4, QSchemeType.per_group, axis=0, group_size=32).weight_block((8, 64))
+    (1, 32)
+    """
+
+    dtype: Dtype
+    granularity: QSchemeType = QSchemeType.per_tensor
+    axis: int = 0
+    group_size: int = -1
+    block_size: tuple[int, int] = (128, 128)
+    symmetric: bool = True
+    full_range: bool = False
+    scale_type: ScaleType = ScaleType.float32
+    scale_mode: ScaleMode = ScaleMode.even
+    rounding: RoundType = RoundType.half_even
+    float_zero: bool = False
+    seed: int = 0
+
+    @property
+    def has_zero_point(self) -> bool:
+        """Whether codes are shifted: asymmetric integers, and symmetric ones in an unsigned type."""
+        return self.dtype.is_integer and not (self.symmetric and self.dtype.signed)
+
+    @property
+    def two_level(self) -> bool:
+        """Whether one more float32 scale a tensor stands above the blocks' scales."""
+        return self.scale_type is ScaleType.float8_e4m3fn
+
+    def replace(self, **fields: Any) -> Grid:
+        """A copy with some fields changed."""
+        return replace(self, **fields)
+
+    def weight_block(self, shape: tuple[int, ...], stack: int = 0) -> tuple[int, ...]:
+        """The block shape for a weight `[stack…, out, in, kernel…]`; every member of the stack has its own scales.
+
+        `axis` counts without the stack. Groups run along the first other axis and take in the kernel's axes whole.
+        """
+        inner = shape[stack:]
+        axes = len(inner)
+        axis = self.axis % axes if axes else 0
+        block = list(inner)
+        if self.granularity in (QSchemeType.per_channel, QSchemeType.per_token, QSchemeType.per_group) and axes:
+            block[axis] = 1
+            if self.granularity is QSchemeType.per_group and axes > 1 and self.group_size > 0:
+                other = 1 if axis == 0 else 0
+                block[other] = min(self.group_size, inner[other])
+            elif self.granularity is QSchemeType.per_group and self.group_size > 0:
+                block[axis] = min(self.group_size, inner[axis])  # a vector has one axis to divide
+        elif self.granularity is QSchemeType.per_block:
+            for side, width in enumerate(self.block_size[-axes:]):
+                block[side] = min(width, inner[side])
+        return (1,) * stack + tuple(max(side, 1) for side in block)
+
+    def activation_block(self, shape: tuple[int, ...], *, features: int = -1, dynamic: bool = True) -> tuple[int, ...]:
+        """The block shape for an activation whose feature axis is `features`.
+
+        Found at run time, tokens and groups each have a scale of their own. Found beforehand, scales hold for every
+        token, so only the feature axis is divided.
+        """
+        features %= len(shape)
+        rest = 1 if dynamic and self.granularity in (QSchemeType.per_token, QSchemeType.per_group) else None
+        block = [side if rest is None else rest for side in shape]
+        block[features] = shape[features]
+        if self.granularity is QSchemeType.per_group and self.group_size > 0:
+            block[features] = min(self.group_size, shape[features])
+        elif self.granularity is QSchemeType.per_channel:
+            block[features] = 1
+        return tuple(max(side, 1) for side in block)
