@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data layer against what people use today, side by side in one run.
 
-    python bench/data.py                 every section, then bench/RESULTS.md is written
+    python bench/data.py                 every section, then its part of bench/RESULTS.md is written
     python bench/data.py rows images     some sections, printed only
 
 Every measurement runs in a process of its own (data caches cold, imports done, a peak memory of its own); the two
@@ -20,6 +20,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from results import write_section
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / ".bench" / "data"
@@ -398,6 +400,15 @@ def safety() -> list[Row]:
     return [(f"{found['inputs']:,} mutated inputs over {found['kinds']} kinds of file", outcome, bad, "nothing else")]
 
 
+ABOUT = """\
+Both sides ran alternately in one run, each in a process of its own with cold caches, best of two or three.
+
+What is not in the times: imports. `datasets`, numpy and Pillow are imported before the clock starts, and so are
+fewbit's modules for "first sample", "full check" and "header check" (by checking a tiny folder first), because fewbit
+loads them on first use. Only the row "with the import of either library" includes them. Caches of *data* are cold
+on both sides; compiled bytecode is kept, as on a user's machine.
+"""
+
 SECTIONS = {"rows": rows, "table": table, "images": images, "npz": npz, "scaling": scaling, "safety": safety}
 
 
@@ -421,23 +432,7 @@ def main(arguments: list[str]) -> None:
 
 
 def write_results(table_text: str) -> None:
-    import platform
-
-    head = f"""# Benchmarks
-
-Written by `make bench` ({time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores, Python {platform.python_version()}).
-Ratios are theirs / ours, so more than one is faster; both sides ran alternately in one run, each in a process of its
-own with cold caches, best of two or three.
-
-What is not in the times: imports. `datasets`, numpy and Pillow are imported before the clock starts, and so are
-fewbit's modules for "first sample", "full check" and "header check" (by checking a tiny folder first), because fewbit
-loads them on first use. Only the row "with the import of either library" includes them. Caches of *data* are cold
-on both sides; compiled bytecode is kept, as on a user's machine.
-
-## Data (`bench/data.py`)
-
-"""
-    (ROOT / "bench" / "RESULTS.md").write_text(head + table_text + "\n")
+    write_section("Data (`bench/data.py`)", f"{ABOUT}\n{table_text}")
 
 
 if __name__ == "__main__":

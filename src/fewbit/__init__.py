@@ -21,6 +21,35 @@ _PUBLIC = {
     "Sample": "fewbit.data.sample",
     "capture": "fewbit.data.capture",
     "NumpyExportWrapper": "fewbit.data.export_wrapper",
+    "Config": "fewbit.schemes.config",
+    "QConfig": "fewbit.schemes.config",
+    "QuantizationConfig": "fewbit.schemes.layer",
+    "QLayerConfig": "fewbit.schemes.layer",
+    "QuantizationSpec": "fewbit.schemes.spec",
+    "QTensorConfig": "fewbit.schemes.spec",
+    "IgnoredScope": "fewbit.schemes.scope",
+    "CompressWeightsMode": "fewbit.schemes.modes",
+    "Dtype": "fewbit.numerics.dtypes",
+    "QSchemeType": "fewbit.numerics.blocks",
+    "ScaleType": "fewbit.numerics.scales",
+    "RoundType": "fewbit.numerics.rounding",
+    "MinMaxObserver": "fewbit.observers.min_max",
+    "MovingAverageObserver": "fewbit.observers.moving_average",
+    "HistogramObserver": "fewbit.observers.histogram",
+    "PercentileObserver": "fewbit.observers.percentile",
+    "MSEObserver": "fewbit.observers.mse",
+    "EntropyObserver": "fewbit.observers.entropy",
+    "PerTensorMinMaxObserver": "fewbit.observers._names",
+    "PerChannelMinMaxObserver": "fewbit.observers._names",
+    "PerGroupMinMaxObserver": "fewbit.observers._names",
+    "PerTensorHistogramObserver": "fewbit.observers._names",
+    "PerTensorPercentileObserver": "fewbit.observers._names",
+    "PerTensorMSEObserver": "fewbit.observers._names",
+    "ModelQuantizer": "fewbit.engine.quantizer",
+    "quantize": "fewbit.engine.verbs",
+    "compress_weights": "fewbit.engine.verbs",
+    "plan": "fewbit.engine.verbs",
+    "Plan": "fewbit.engine.plan",
     "Record": "fewbit.record",
     "FewbitError": "fewbit.errors",
     "DataError": "fewbit.errors",
@@ -38,8 +67,34 @@ if TYPE_CHECKING:
     from fewbit.data.findings import DataReport, Finding
     from fewbit.data.fixing import fix_dataset
     from fewbit.data.sample import Sample
+    from fewbit.engine.plan import Plan
+    from fewbit.engine.quantizer import ModelQuantizer
+    from fewbit.engine.verbs import compress_weights, plan, quantize
     from fewbit.errors import DataError, FewbitError, MissingLibrary, UsageError
+    from fewbit.numerics.blocks import QSchemeType
+    from fewbit.numerics.dtypes import Dtype
+    from fewbit.numerics.rounding import RoundType
+    from fewbit.numerics.scales import ScaleType
+    from fewbit.observers._names import (
+        PerChannelMinMaxObserver,
+        PerGroupMinMaxObserver,
+        PerTensorHistogramObserver,
+        PerTensorMinMaxObserver,
+        PerTensorMSEObserver,
+        PerTensorPercentileObserver,
+    )
+    from fewbit.observers.entropy import EntropyObserver
+    from fewbit.observers.histogram import HistogramObserver
+    from fewbit.observers.min_max import MinMaxObserver
+    from fewbit.observers.moving_average import MovingAverageObserver
+    from fewbit.observers.mse import MSEObserver
+    from fewbit.observers.percentile import PercentileObserver
     from fewbit.record import Record
+    from fewbit.schemes.config import Config, QConfig
+    from fewbit.schemes.layer import QLayerConfig, QuantizationConfig
+    from fewbit.schemes.modes import CompressWeightsMode
+    from fewbit.schemes.scope import IgnoredScope
+    from fewbit.schemes.spec import QTensorConfig, QuantizationSpec
 
 
 def __getattr__(name: str) -> object:

@@ -98,6 +98,15 @@ def load_reference(text: str) -> Any:
     return vars(module)[attribute]
 
 
+def find_loaded(text: str) -> Any:
+    """The object a `"module:Name"` names if that module is imported already, else `None`; nothing is imported for it."""
+    module, _, path = text.partition(":")
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
 @cache
 def _load_module(path: Path, mtime_ns: int) -> ModuleType:
     # The time of change is part of the key, so that an edited file is read again in a notebook.

@@ -126,24 +126,6 @@ def model(path: Path) -> Path:
     return path
 
 
-TORCH_MODEL = """\
-import torch
-
-
-class Scores(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(64, 10)
-
-    def forward(self, pixels):
-        return self.layer(pixels)
-
-
-def build():
-    return Scores()
-"""
-
-
 def as_model_input(element: Any) -> dict[str, np.ndarray]:
     """The `transform_fn` of the demo: whatever a format yields, as what the digits model takes."""
     if isinstance(element, list | tuple):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fewbit.cli import _digits, _output
+from fewbit.cli import _classifier, _digits, _output
 from fewbit.errors import FewbitError, MissingLibrary, UsageError
 
 _MARK = ".made-by-fewbit-demo"
@@ -20,7 +20,7 @@ def command(
     folder: Annotated[Path, typer.Option(help="Where to put the demo's files.")] = Path("fewbit-demo"),
     json: Annotated[bool, typer.Option("--json", help="Print what was shown as JSON.")] = False,
 ) -> int:
-    """Make a small dataset in every format, check it, open it, and show what a model would get.
+    """Make a small dataset in every format, check it, open it; train a small network and quantize it in many ways.
 
     Examples:
 
@@ -30,7 +30,6 @@ def command(
     """
     _prepare(folder)
     model = _optional(lambda: _digits.model(folder / "model.onnx"))
-    (folder / "model.py").write_text(_digits.TORCH_MODEL)
     results = []
     for name, make in _digits.MAKERS.items():
         result = _one_format(name, make, folder / name, model)
@@ -38,12 +37,16 @@ def command(
         if not json:
             _show(result)
     damaged = _damage(folder / "image_folder", folder / "damaged")
+    network = _optional(lambda: _classifier.quantized(*_classifier.make(folder)))
     if json:
-        _output.print_json({"formats": results, "damaged": damaged.to_dict()})
+        _output.print_json({"formats": results, "damaged": damaged.to_dict(), "quantized": network})
     else:
         out = _output.stdout()
         out.print("\nAnd a damaged copy of the first one, as [bold]fewbit check[/bold] sees it:\n")
         _output.show_report(damaged, places=5)
+        if network is not None:
+            out.print("\nA classifier of digits, trained just now and quantized (597 digits it has not seen):\n")
+            _show_quantized(network)
         out.print(f"\nAll of it lies in {folder}/. Try: fewbit check {folder}/damaged --fix {folder}/repaired")
     broken = [result for result in results if result.get("ok") is False]
     return 1 if broken or damaged.ok else 0
@@ -92,6 +95,14 @@ def _show(result: dict[str, Any]) -> None:
     out.print(Text(f"  one sample     {result['sample']}"))
     if "model_gets" in result:
         out.print(Text(f"  a model gets   {result['model_gets']}"))
+
+
+def _show_quantized(rows: list[dict[str, Any]]) -> None:
+    out = _output.stdout()
+    out.print(f"{'':<14}{'bytes':>9}{'accuracy':>11}{'agrees with float':>20}")
+    for row in rows:
+        numbers = f"{row['bytes']:>9,}{row['accuracy']:>11.1%}{row['agreement']:>20.1%}"
+        out.print(Text.assemble((f"{row['preset']:<14}", "bold cyan"), numbers))
 
 
 def _damage(source: Path, target: Path) -> Any:

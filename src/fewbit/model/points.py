@@ -37,6 +37,7 @@ class Point:
         stack: leading axes that number independent weights (experts).
         groups: of a grouped convolution: `out` block i contracts with block i of the input features.
         users: every `layer.tensor` that shares this very tensor, itself included, in model order.
+        feeds: of an input, the weights of its layer that it is multiplied with.
     """
 
     layer: str
@@ -48,6 +49,7 @@ class Point:
     stack: int = 0
     groups: int = 1
     users: tuple[str, ...] = ()
+    feeds: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

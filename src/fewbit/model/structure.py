@@ -14,7 +14,9 @@ class Link:
         producer: the layer (norm, linear, convolution) whose output it is.
         consumers: every layer that reads it; together, so that scaling them all back leaves the model as it was.
         channels: for each input channel of the consumers, the producer's output channel it comes from; longer than the
-            producer's output where channels are repeated (grouped-query attention).
+            producer's output where channels are repeated (grouped-query attention), -1 where a channel comes from
+            somewhere else (concatenation). Output channels that do not appear, such as queries and keys in a fused
+            projection, are not to be scaled.
     """
 
     producer: str

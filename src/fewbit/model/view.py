@@ -18,13 +18,35 @@ from fewbit.numerics.qtensor import QTensor
 Watcher = Callable[[Tensor, int], None]
 
 
+Item = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 class ModelView(Protocol):
-    """A backend's face of one loaded model. `can` names the optional verbs a backend has."""
+    """A backend's face of one loaded model.
+
+    Attributes:
+        can: the optional verbs this backend has, of `structure`, `rescale`, `prune`. Verbs that no backend has yet
+            (cutting a part out of a model) will be optional in the same way.
+        notes: what runs showed that is worth a line in the record, as `layer: what`, each once.
+    """
 
     can: frozenset[str]
+    notes: list[str]
 
     def points(self, match: Callable[[Point], bool] | None = None) -> list[Point]:
         """Every point that matches, in model order; the same tensor appears once for each layer that uses it."""
+
+    def skipped(self) -> list[tuple[str, str]]:
+        """Layers with matrices that cannot be quantized, each with the reason; norms and other vectors are not listed."""
+
+    def probe(self, item: Item) -> None:
+        """Learn from one item what the model's text does not say, such as how experts kept in one tensor are used.
+
+        `points` and `skipped` know it from then on; call it before planning when there is data.
+        """
+
+    def size(self) -> int:
+        """Bytes of all parameters, shared ones once."""
 
     def types(self, layer: str) -> tuple[str, ...]:
         """The names a layer's type answers to, most special first: `("MyLinear", "Linear", "Module")`."""
@@ -33,28 +55,36 @@ class ModelView(Protocol):
         """A weight or bias in fewbit's layout; not to be changed."""
 
     def write(self, point: Point, tensor: Tensor) -> None:
-        """Replace a weight or bias."""
+        """Replace a weight or bias, for every layer that uses it."""
 
-    def run(self, items: Iterable[tuple[tuple[Any, ...], dict[str, Any]]], watch: Mapping[Point, Watcher]) -> int:
+    def run(self, items: Iterable[Item], watch: Mapping[Point, Watcher]) -> int:
         """Run the model over items `(args, kwargs)`, hand each watched activation over, return the number of items."""
 
-    def structure(self, item: tuple[tuple[Any, ...], dict[str, Any]]) -> Structure:
+    def structure(self, item: Item) -> Structure:
         """What one item shows of who feeds whom."""
 
     def rescale(self, producer: str, consumers: Sequence[str], channels: Sequence[int], factors: Tensor) -> None:
-        """Divide the producer's output channels by `factors` and multiply the consumers' inputs by them."""
+        """Divide the producer's output channels by `factors` and multiply the consumers' inputs by them.
+
+        Args:
+            producer: of a link that `structure` found; so are the consumers and channels.
+            consumers: all of the link's.
+            channels: the link's.
+            factors: one for each output channel of the producer, up to the last one linked; 1 where there is no link.
+
+        Raises:
+            UsageError: a factor that is not a finite number above zero, or a layer that is quantized already.
+        """
 
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
-        """Weights: keep these codes. Activations: with these fixed scales, or on this grid with scales found at run time."""
+        """Weights: keep these codes, for every layer that uses the tensor. Activations: with these fixed scales, or on
+        this grid with scales found at run time."""
 
     def prune(self, point: Point, mask: Tensor) -> None:
         """Set what the mask does not keep to zero, for good."""
 
-    def cut(self, start: str, end: str) -> ModelView:
-        """The part of the model from one layer to another."""
-
     def copy(self) -> ModelView:
-        """A view of a copy: changing it leaves this one's model alone. Tensors that are not changed are shared."""
+        """A view of a copy: changing it leaves this one's model alone. Large tensors share their memory until changed."""
 
     def native(self) -> Any:
         """The framework's own model object."""

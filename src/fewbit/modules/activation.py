@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fewbit.modules.keeping import KeepsDtypes
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.quantize import fake_quantize
 
 
-class ActivationQuantizer(nn.Module):
+class ActivationQuantizer(KeepsDtypes, nn.Module):
     """Moves an activation onto a grid.
 
     Args:
@@ -39,6 +40,10 @@ class ActivationQuantizer(nn.Module):
         self.register_buffer("zero_point", zero)
         self.register_buffer("super_scale", None if fixed is None else fixed.super_scale)
 
+    def kept_buffers(self) -> tuple[str, ...]:
+        """Scales stay float32 in a half model."""
+        return ("scale", "zero_point", "super_scale")
+
     def qparams(self, x: Tensor) -> QParams:
         """Scales and zero points for one activation."""
         block = self.grid.activation_block(tuple(x.shape), features=self.features, dynamic=self.dynamic)
@@ -51,7 +56,7 @@ class ActivationQuantizer(nn.Module):
         return from_range(parts.amin(axes), parts.amax(axes), self.grid, block)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fake_quantize(x, self.qparams(x))
+        return fake_quantize(x, self.qparams(x)) if x.numel() else x
 
     def extra_repr(self) -> str:
         kind = "dynamic" if self.dynamic else "static"

@@ -10,67 +10,28 @@ takes the place of that forward only where it computes the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from fewbit.modules.activation import ActivationQuantizer
-from fewbit.numerics.grid import Grid
+from fewbit.modules.attention import QuantizedAttention
+from fewbit.modules.coded import PARTS, Coded, Quantized, first_argument
+from fewbit.modules.holding import Holding
+from fewbit.modules.recurrent import QuantizedRecurrent
 from fewbit.numerics.qtensor import QTensor
 
-_PARTS = ("packed", "scale", "zero_point", "super_scale")
-
-
-@dataclass(frozen=True)
-class Coded:
-    """How one parameter is kept.
-
-    Args:
-        grid: what the codes mean.
-        shape: in fewbit's layout.
-        block: of the scales, in fewbit's layout.
-        axes: where fewbit's axes lie in the module's own layout: `own = ours.permute(axes)`.
-        dtype: of the float parameter.
-    """
-
-    grid: Grid
-    shape: tuple[int, ...]
-    block: tuple[int, ...]
-    axes: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class Quantized:
-    """Mixed in front of a module's own class.
-
-    Attributes:
-        float_class: the class it was.
-        coded: how each quantized parameter is kept, by name.
-        input_quantizer: for the first argument of `forward`, or none.
-        output_quantizer: for what `forward` returns, or none.
-        kernel: the kernel that runs instead of the class's own forward, or none: weights are then dequantized.
-    """
-
-    float_class: type[nn.Module]
-    coded: dict[str, Coded]
-    input_quantizer: ActivationQuantizer | None
-    output_quantizer: ActivationQuantizer | None
-    kernel: Any
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.kernel is not None:
-            out = self.kernel.run(self, *args, **kwargs)
-        else:
-            if self.input_quantizer is not None:
-                args, kwargs = _first_replaced(self.input_quantizer, args, kwargs)
-            out = super().forward(*args, **kwargs)  # type: ignore[misc]
-        return out if self.output_quantizer is None else self.output_quantizer(out)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.float_class, tuple(self.coded)), self.__dict__
+__all__ = [
+    "Coded",
+    "Quantized",
+    "clear_weight",
+    "float_weight",
+    "get_weight",
+    "is_quantized",
+    "make_quantized",
+    "quantized_class",
+    "set_weight",
+]
 
 
 def is_quantized(module: nn.Module) -> bool:
@@ -82,6 +43,7 @@ def make_quantized(module: nn.Module) -> Quantized:
     """Give a module the class that can keep codes, in place; its forward computes what it did."""
     if not isinstance(module, Quantized):
         base = type(module)
+        vars(module).pop("_flat_weights", None)  # a recurrent layer's second hold on its parameters
         module.__class__ = quantized_class(base, ())
         module.coded = {}
         module.kernel = None
@@ -90,7 +52,9 @@ def make_quantized(module: nn.Module) -> Quantized:
     return module  # type: ignore[return-value]
 
 
-def set_weight(module: nn.Module, name: str, qtensor: QTensor, axes: tuple[int, ...] | None = None) -> None:
+def set_weight(
+    module: nn.Module, name: str, qtensor: QTensor, axes: tuple[int, ...] | None = None, groups: int = 1
+) -> None:
     """Replace a float parameter by codes, in place.
 
     Args:
@@ -98,54 +62,73 @@ def set_weight(module: nn.Module, name: str, qtensor: QTensor, axes: tuple[int, 
         name: the parameter's name.
         qtensor: the codes, in fewbit's layout.
         axes: the permutation from fewbit's layout to the module's own; none where they are the same.
+        groups: blocks of the first axis within which `axes` permutes.
     """
     layer: Any = make_quantized(module)
     before = module._parameters.pop(name, None)
     dtype = layer.coded[name].dtype if before is None else before.dtype
     order = axes or tuple(range(len(qtensor.shape)))
-    layer.coded = {**layer.coded, name: Coded(qtensor.grid, qtensor.shape, qtensor.block, order, dtype)}
+    layer.coded = {**layer.coded, name: Coded(qtensor.grid, qtensor.shape, qtensor.block, order, dtype, groups)}
     module.__class__ = quantized_class(layer.float_class, tuple(layer.coded))
     parts = qtensor.tensors()
-    for part in _PARTS:
+    for part in PARTS:
         module.register_buffer(f"{name}_{part}", parts.get(part))
+    # torch.export counts the buffers of the module it is given and trips over an empty one among them.
+    buffers = sorted(module._buffers.items(), key=lambda entry: entry[1] is None)
+    module._buffers.clear()
+    module._buffers.update(buffers)
+
+
+def clear_weight(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Put a float parameter back in the place of its codes."""
+    layer: Any = module
+    layer.coded = {other: coded for other, coded in layer.coded.items() if other != name}
+    module.__class__ = quantized_class(layer.float_class, tuple(layer.coded))
+    for part in PARTS:
+        del module._buffers[f"{name}_{part}"]
+    module.register_parameter(name, parameter)
 
 
 def get_weight(module: nn.Module, name: str) -> QTensor:
     """The codes of a quantized parameter."""
-    coded: Coded = module.coded[name]  # type: ignore[index, union-attr, assignment]
-    parts = {part: getattr(module, f"{name}_{part}") for part in _PARTS}
-    return QTensor.from_tensors(coded.grid, coded.shape, coded.block, {k: v for k, v in parts.items() if v is not None})
+    assert isinstance(module, Quantized)
+    return module.codes_of(name)
 
 
 def float_weight(module: nn.Module, name: str) -> Tensor:
     """The float values of a quantized parameter, in the module's own layout and dtype."""
-    coded: Coded = module.coded[name]  # type: ignore[index, union-attr, assignment]
-    return get_weight(module, name).dequantize(coded.dtype).permute(coded.axes)
+    assert isinstance(module, Quantized)
+    return module.float_parameter(name)
 
 
 @cache
 def quantized_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
     """The subclass of `base` whose parameters `names` are kept as codes; made once."""
     body: dict[str, Any] = {name: property(_reader(name)) for name in names}
-    return type(f"Quantized{base.__name__}", (Quantized, base), {"float_class": base, "__module__": __name__, **body})
+    body |= {"float_class": base, "first_argument": first_argument(base), "__reduce__": _reduce}
+    return type(f"Quantized{base.__name__}", (_mixin(base), base), {"__module__": __name__, **body})
 
 
-def _reader(name: str) -> Callable[[nn.Module], Tensor]:
-    def read(module: nn.Module) -> Tensor:
-        return float_weight(module, name)
+def _mixin(base: type[nn.Module]) -> type[Quantized]:
+    if issubclass(base, nn.RNNBase):
+        return QuantizedRecurrent
+    if issubclass(base, nn.MultiheadAttention):
+        return QuantizedAttention
+    known = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.EmbeddingBag)
+    return Quantized if issubclass(base, known) else Holding
+
+
+def _reader(name: str) -> Callable[[Quantized], Tensor]:
+    def read(module: Quantized) -> Tensor:
+        return module.float_parameter(name)
 
     return read
+
+
+def _reduce(module: Any) -> tuple[Any, ...]:
+    return _rebuild, (module.float_class, tuple(module.coded)), module.__getstate__()
 
 
 def _rebuild(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
     cls = quantized_class(base, names)
     return cls.__new__(cls)
-
-
-def _first_replaced(
-    change: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if args:
-        return (change(args[0]), *args[1:]), kwargs
-    first = next(iter(kwargs))
-    return args, {**kwargs, first: change(kwargs[first])}

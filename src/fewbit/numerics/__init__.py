@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers: which values a tensor may take, how scales are shared and kept, rounding, packing. Tensors in, tensors out."""
+"""Numbers: which values a tensor may take, how scales are shared and kept, rounding, packing. Tensors in and out."""

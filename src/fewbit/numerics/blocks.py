@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +69,7 @@ class Blocks:
         """`x` as `[blocks, elements of a block]`, block order as in the flattened scales."""
         axes = len(self.shape)
         parts = self.split(x).permute(*range(0, 2 * axes, 2), *range(1, 2 * axes, 2))
-        return parts.reshape(*self.counts, -1).flatten(0, -2) if axes else parts.reshape(1, 1)
+        return parts.reshape(prod(self.counts), prod(self.block))
 
     def unrows(self, rows: Tensor) -> Tensor:
         """The inverse of `rows`."""
@@ -79,3 +80,26 @@ class Blocks:
     def valid(self, device: torch.device | None = None) -> Tensor | None:
         """Which elements of `rows` are the tensor's own and not padding; `None` where all are."""
         return None if self.divides else self.rows(torch.ones(self.shape, dtype=torch.bool, device=device))
+
+    def merged(self, *, keep_last: bool = False) -> Blocks:
+        """The same blocks over fewer axes: neighbours are put together where elements and scales keep their order.
+
+        Args:
+            keep_last: leave the last axis alone.
+
+        >>> Blocks((8, 4, 64), (1, 1, 32)).merged()
+        Blocks(shape=(2048,), block=(32,))
+        """
+        pairs = list(zip(self.shape, self.block))
+        last = pairs[-1:] if keep_last else []
+        done: list[tuple[int, int]] = []
+        for side, width in pairs[: len(pairs) - len(last)]:
+            before, wide = done[-1] if done else (1, 1)
+            if width == side:  # a whole axis belongs to the block of the axis before it
+                done[-1:] = [(before * side, wide * side)]
+            elif wide == 1 and side % width == 0:
+                done[-1:] = [(before * side, width)]
+            else:
+                done.append((side, width))
+        done += last
+        return Blocks(tuple(side for side, _ in done), tuple(width for _, width in done))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The number types: what one element may be. Integers, small floats, and tables of values.
 
-A type says its bits, its extremes and the torch dtype its codes are kept in. Codes are integers (their value), native
-torch floats (fp8, fp16, bf16), or bit patterns in a byte (fp6, fp4: sign, exponent, mantissa; nf4: index into its table).
+A type says its bits, its extremes and the torch dtype its codes are kept in. Codes are integers (their value), floats
+that torch has (fp8, fp16, bf16), or bit patterns in a byte (fp6, fp4: sign, exponent, mantissa; nf4: an index).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from enum import Enum
-from functools import cache
+from enum import Enum, nonmember
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class Float:
     @property
     def largest_exponent(self) -> int:
         """floor(log2(largest)): what a block format subtracts from the exponent of a block's maximum."""
-        return int(torch.tensor(self.largest).log2().floor())
+        return math.frexp(self.largest)[1] - 1
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,15 @@ class Dtype(Enum):
     float16 = Float(5, 10, 65504.0)
     bfloat16 = Float(8, 7, 3.3895313892515355e38)
     nf4 = Table(4, _NF4)
+    # Block formats that other enums list among the types: no members here, only names for a scheme to expand.
+    mx = nonmember("mx")
+    bfp16 = nonmember("bfp16")
 
     @property
     def bits(self) -> int:
         """Width of one element in bits."""
-        return self.value.bits
+        number: Integer | Float | Table = self.value
+        return number.bits
 
     @property
     def is_integer(self) -> bool:
@@ -137,6 +141,11 @@ class Dtype(Enum):
     def signed(self) -> bool:
         """Whether negative values exist."""
         return self.value.signed if isinstance(self.value, Integer | Float) else True
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether there is a code for "not a number"."""
+        return self.name in _NATIVE
 
     @property
     def lowest(self) -> float:
@@ -155,31 +164,37 @@ class Dtype(Enum):
     @property
     def storage(self) -> torch.dtype:
         """The torch dtype one code is kept in before packing."""
-        native = {
-            "fp8_e4m3": torch.float8_e4m3fn,
-            "fp8_e5m2": torch.float8_e5m2,
-            "float16": torch.float16,
-            "bfloat16": torch.bfloat16,
-            "int32": torch.int32,
-        }.get(self.name)
-        if native is not None:
-            return native
-        if not self.is_integer:
-            return torch.uint8
-        small, wide = (torch.int8, torch.int16) if self.signed else (torch.uint8, torch.uint16)
-        return small if self.bits <= 8 else wide
+        if isinstance(self.value, Integer):
+            small, wide = _SIGNED if self.signed else _UNSIGNED
+            return small if self.bits <= 8 else wide if self.bits <= 16 else torch.int32
+        return _NATIVE.get(self.name, torch.uint8)
 
 
-@cache
+_SIGNED = (torch.int8, torch.int16)
+_UNSIGNED = (torch.uint8, torch.uint16)
+# Small floats that torch has; the others are kept as bit patterns.
+_NATIVE = {
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
 def table(dtype: Dtype) -> Tensor:
-    """The value of every code of a type that is kept as bit patterns, in code order: `[2**bits]`, float32, CPU."""
+    """The value of every code of a type that is kept as bit patterns, in code order: `[2**bits]`, float32, CPU.
+
+    >>> table(Dtype.fp4)[:8]
+    tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000, 6.0000])
+    """
     number = dtype.value
     if isinstance(number, Table):
         return torch.tensor(number.values)
-    assert isinstance(number, Float)
-    magnitudes = torch.arange(1 << (number.exponent + number.mantissa))
-    exponent = (magnitudes >> number.mantissa).to(torch.float64)
-    fraction = (magnitudes & ((1 << number.mantissa) - 1)).to(torch.float64) / (1 << number.mantissa)
-    normal = (1 + fraction) * 2.0 ** (exponent + number.smallest_exponent - 1)
-    values = torch.where(exponent > 0, normal, fraction * 2.0**number.smallest_exponent).float()
-    return torch.cat([values, -values]) if number.signed else values
+    assert isinstance(number, Float) and dtype.storage is torch.uint8
+    unit = 1 << number.mantissa
+    values = []
+    for magnitude in range(1 << (number.exponent + number.mantissa)):
+        exponent, fraction = divmod(magnitude, unit)
+        significand = fraction + unit if exponent else fraction
+        values.append(math.ldexp(significand, max(exponent, 1) - 1 + number.smallest_exponent - number.mantissa))
+    return torch.tensor(values + [-value for value in values] if number.signed else values)

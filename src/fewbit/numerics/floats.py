@@ -1,60 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding to small floats, by scaling each number so that its last mantissa bit is the unit."""
+"""Rounding to small floats and tables, and their codes.
+
+Rounding scales each number so that its last mantissa bit is the unit. Codes of types that torch lacks go through the
+bits of a float16, whose fields hold theirs: a few shifts, the same on every device and in every graph.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
-from fewbit.numerics.dtypes import Dtype, Float, Table, table
-from fewbit.numerics.rounding import RoundType, round_to_integer, uniform
+from fewbit.numerics.dtypes import Dtype, Float, Table
+from fewbit.numerics.rounding import RoundType, round_, uniform
+
+# Types whose cast in torch rounds to nearest even, as we do, and is faster than our own way.
+_CASTS = {Dtype.float16.value: torch.float16, Dtype.bfloat16.value: torch.bfloat16}
+_HALF: Float = Dtype.float16.value
 
 
 def power_below(x: Tensor) -> Tensor:
     """2 ** floor(log2 |x|), exact, by keeping only the exponent bits of a float32; 0 for zero and subnormals."""
-    return (x.contiguous().view(torch.int32) & 0x7F800000).view(torch.float32)
+    return (x.view(torch.int32) & 0x7F800000).view(torch.float32)
 
 
 def round_to_float(x: Tensor, number: Float, mode: RoundType = RoundType.half_even, *, seed: int = 0) -> Tensor:
-    """The values of `x` (float32) on the grid of a small float, saturating at its largest.
+    """The values of `x` (float32) on the grid of a small float, saturating at its largest; NaN stays NaN.
 
     >>> round_to_float(torch.tensor([0.3, 5.1, 100.0]), Dtype.fp4.value)
     tensor([0.5000, 6.0000, 6.0000])
     """
+    # Clamping comes first: the ends lie on the grid, so rounding cannot leave it, and infinities are gone.
+    x = x.clamp(-number.largest if number.signed else 0.0, number.largest)
+    if mode is RoundType.half_even and number in _CASTS:
+        return x.to(_CASTS[number]).float()
     # The unit in the last place: constant below the smallest normal, growing with the exponent above it.
     unit = power_below(x).clamp_(min=2.0**number.smallest_exponent).mul_(2.0**-number.mantissa)
-    rounded = round_to_integer(x / unit, mode, seed=seed).mul_(unit)
-    return rounded.clamp_(-number.largest if number.signed else 0.0, number.largest)
+    return round_(x.div_(unit), mode, seed=seed).mul_(unit)
+
+
+def float_codes(x: Tensor, dtype: Dtype, mode: RoundType = RoundType.half_even, *, seed: int = 0) -> Tensor:
+    """The codes of `x` (float32) in a small float: `encode(round_to_float(x))`, in one cast where torch has it."""
+    if mode is RoundType.half_even and dtype.storage is not torch.uint8:
+        return x.clamp(dtype.lowest, dtype.highest).to(dtype.storage)
+    return encode(round_to_float(x, dtype.value, mode, seed=seed), dtype)
 
 
 def round_to_table(x: Tensor, number: Table, mode: RoundType = RoundType.half_even, *, seed: int = 0) -> Tensor:
-    """The index of the value of a table that `x` is settled to; ties go to the even index, or as `mode` says."""
-    values = torch.tensor(number.values, device=x.device)
-    x = x.clamp(number.values[0], number.values[-1]).contiguous()
-    above = torch.bucketize(x, values).clamp_(1, len(values) - 1)  # values[above - 1] < x <= values[above]
-    low, high = values[above - 1], values[above]
+    """The index of the table's value that `x` (float32) is settled to; ties go to the even index or as `mode` says."""
+    index = torch.zeros_like(x, dtype=torch.uint8)
+    if mode is not RoundType.stochastic:
+        # One comparison a border is faster than a search, and needs no table on the device.
+        for border in _borders(number, mode):
+            index += (x >= border).view(torch.uint8)
+        return index
+    chance = uniform(x.shape, seed, x.device)
+    for low, high in zip(number.values, number.values[1:]):
+        index += ((x > low + chance * (high - low)) | (x >= high)).view(torch.uint8)
+    return index
+
+
+def _borders(number: Table, mode: RoundType) -> list[float]:
+    """For each value but the first, the smallest float32 that is settled to it or beyond."""
     if mode is RoundType.floor:
-        up = x >= high
-    elif mode is RoundType.stochastic:
-        up = uniform(x.shape, seed, x.device) < (x - low) / (high - low)
-    else:
-        to_low, to_high = x - low, high - x
-        tie = above % 2 == 0 if mode is RoundType.half_even else x > 0
-        up = (to_high < to_low) | ((to_high == to_low) & tie)
-    return (above - 1 + up.long()).to(torch.uint8)
+        return list(number.values[1:])
+    borders = []
+    for index, (low, high) in enumerate(zip(number.values, number.values[1:]), start=1):
+        middle = (low + high) / 2  # exact in double precision
+        tie_up = index % 2 == 0 if mode is RoundType.half_even else middle > 0
+        fraction, exponent = math.frexp(middle)
+        units = fraction * 2**24  # of float32's last place
+        above = math.ceil(units) if tie_up else math.floor(units) + 1
+        borders.append(math.ldexp(above, exponent - 24) if middle or tie_up else 2.0**-149)
+    return borders
 
 
 def encode(values: Tensor, dtype: Dtype) -> Tensor:
     """Values that already lie on a small float's grid, as its codes."""
     if dtype.storage is not torch.uint8:
         return values.to(dtype.storage)
-    positive = table(dtype)[: 1 << (dtype.bits - dtype.signed)].to(values.device)
-    codes = torch.bucketize(values.abs(), positive).to(torch.uint8)
-    return codes | (values.signbit().to(torch.uint8) << (dtype.bits - 1)) if dtype.signed else codes
+    number: Float = dtype.value
+    # Scaled so that the smallest normals meet, the fields of a float16 begin with those of the smaller type.
+    bits = (values * 2.0 ** (_HALF.smallest_exponent - number.smallest_exponent)).half().view(torch.int16)
+    sign = 1 << (number.exponent + number.mantissa)
+    codes = (bits >> (_HALF.mantissa - number.mantissa)).bitwise_and_(sign - 1)
+    if number.signed:
+        codes |= (bits >> (_HALF.bits - number.bits)).bitwise_and_(sign)
+    return codes.to(torch.uint8)
 
 
 def decode(codes: Tensor, dtype: Dtype) -> Tensor:
     """The float32 values of codes of a small float or a table."""
-    if dtype.storage is not torch.uint8:
-        return codes.float()
-    return table(dtype).to(codes.device)[codes.int()]
+    number = dtype.value
+    if isinstance(number, Table):
+        values = torch.tensor(number.values, device=codes.device)
+        return values.index_select(0, codes.flatten().int()).reshape(codes.shape)
+    if dtype.storage is torch.uint8 or (dtype.bits == 8 and codes.device.type == "cpu"):
+        return _through_half(codes, number, nan=dtype is Dtype.fp8_e4m3)
+    return codes.float()
+
+
+def _through_half(codes: Tensor, number: Float, *, nan: bool) -> Tensor:
+    """The inverse of `encode`; also for float8, where torch's own cast is not vectorised.
+
+    Args:
+        codes: of one byte.
+        number: their type.
+        nan: whether the code with all bits set is no number.
+    """
+    shift = _HALF.mantissa - number.mantissa
+    bits = codes.view(torch.uint8).to(torch.int16).bitwise_left_shift_(shift)
+    bits |= bits << (_HALF.exponent - number.exponent)  # brings the sign to the top; the mask drops the rest
+    magnitude = ((1 << (number.exponent + number.mantissa)) - 1) << shift
+    bits &= magnitude - 0x8000 if number.signed else magnitude
+    if nan:
+        bits |= (bits + (1 << shift)).bitwise_and_(0x4000)  # only all bits set carries into the top exponent bit
+    return bits.view(torch.float16).float().mul_(2.0 ** (number.smallest_exponent - _HALF.smallest_exponent))

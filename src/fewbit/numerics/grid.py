@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
+from fewbit.errors import UsageError, nearest
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.rounding import RoundType
-from fewbit.numerics.scales import ScaleMode, ScaleType
+from fewbit.numerics.scales import ScaleMode, ScaleType, has_sign
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,25 @@ class Grid:
     float_zero: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.full_range and self.symmetric and self.dtype.is_integer and not has_sign(self.scale_type):
+            raise UsageError(
+                f"full_range with {self.scale_type.name} scales",
+                where=f"a grid of {self.dtype.name}",
+                expected="a scale type with a sign: float32, float16, bfloat16, float8_e4m3fn",
+                try_="another scale_type, or full_range=False",
+            )
+
+    @property
+    def asymmetric(self) -> bool:
+        """Whether the zero point follows the data; only integers have one."""
+        return self.dtype.is_integer and not self.symmetric
+
+    @property
+    def free_zero(self) -> bool:
+        """Whether zero need not lie on the grid."""
+        return self.asymmetric and self.float_zero
+
     @property
     def has_zero_point(self) -> bool:
         """Whether codes are shifted: asymmetric integers, and symmetric ones in an unsigned type."""
@@ -77,7 +99,7 @@ class Grid:
                 block[other] = min(self.group_size, inner[other])
             elif self.granularity is QSchemeType.per_group and self.group_size > 0:
                 block[axis] = min(self.group_size, inner[axis])  # a vector has one axis to divide
-        elif self.granularity is QSchemeType.per_block:
+        elif self.granularity is QSchemeType.per_block and axes:
             for side, width in enumerate(self.block_size[-axes:]):
                 block[side] = min(width, inner[side])
         return (1,) * stack + tuple(max(side, 1) for side in block)
@@ -86,14 +108,68 @@ class Grid:
         """The block shape for an activation whose feature axis is `features`.
 
         Found at run time, tokens and groups each have a scale of their own. Found beforehand, scales hold for every
-        token, so only the feature axis is divided.
+        token, so only the feature axis is divided. `per_block` is groups as long as the rectangle is wide.
         """
+        if not shape:
+            return ()
         features %= len(shape)
-        rest = 1 if dynamic and self.granularity in (QSchemeType.per_token, QSchemeType.per_group) else None
-        block = [side if rest is None else rest for side in shape]
+        grouped = self.granularity in (QSchemeType.per_group, QSchemeType.per_block)
+        width = self.block_size[1] if self.granularity is QSchemeType.per_block else self.group_size
+        alone = dynamic and (grouped or self.granularity is QSchemeType.per_token)
+        block = [1 if alone else side for side in shape]
         block[features] = shape[features]
-        if self.granularity is QSchemeType.per_group and self.group_size > 0:
-            block[features] = min(self.group_size, shape[features])
+        if grouped and width > 0:
+            block[features] = min(width, shape[features])
         elif self.granularity is QSchemeType.per_channel:
             block[features] = 1
         return tuple(max(side, 1) for side in block)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The grid as plain JSON values, enum members by name.
+
+        >>> Grid(Dtype.int4, symmetric=False).to_dict()["dtype"]
+        'int4'
+        """
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Grid:
+        """The inverse of `to_dict`; fields that are left out have their defaults."""
+        known = {field.name: field.default for field in fields(cls)}
+        faults = [f"{name}: {nearest(name, known)}" for name in values if name not in known]
+        faults += [] if "dtype" in values else ["dtype is missing"]
+        found: dict[str, Any] = {}
+        for name in known.keys() & values.keys():
+            value, kind = values[name], _ENUMS.get(name)
+            if kind is not None and value not in kind.__members__:
+                faults.append(f"{name}: {value!r} is unknown; {nearest(str(value), kind.__members__)}")
+            elif kind is None and not _alike(value, known[name]):
+                faults.append(f"{name}: {value!r} is not like {known[name]!r}")
+            else:
+                found[name] = kind[value] if kind is not None else tuple(value) if name == "block_size" else value
+        if faults:
+            raise UsageError("not a grid: " + "; ".join(sorted(faults)), expected="what `Grid.to_dict` gives")
+        return cls(**found)
+
+
+_ENUMS: dict[str, type[Enum]] = {
+    "dtype": Dtype,
+    "granularity": QSchemeType,
+    "scale_type": ScaleType,
+    "scale_mode": ScaleMode,
+    "rounding": RoundType,
+}
+
+
+def _plain(value: Any) -> Any:
+    """A field's value as JSON has it."""
+    if isinstance(value, Enum):
+        return value.name
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Whether a JSON value can stand where a default does: `true` is no number, a pair is two numbers."""
+    if isinstance(default, tuple):
+        return isinstance(value, list | tuple) and len(value) == len(default) and all(map(_alike, value, default))
+    return type(value) is type(default)

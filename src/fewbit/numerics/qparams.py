@@ -10,7 +10,13 @@ from torch import Tensor
 
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.rounding import round_to_integer
-from fewbit.numerics.scales import ScaleType, power_from_maximum, round_scale
+from fewbit.numerics.scales import SMALLEST, ScaleType, power_from_maximum, round_scale
+
+# Ranges end here, so that neither a scale nor a dequantized value, which may lie up to half a step beyond the range and
+# farther where a power-of-two scale was rounded up, overflows float32.
+_LARGEST = 2.0**127
+# The largest and smallest scale under a super scale: float8_e4m3fn's.
+_E4M3_LARGEST, _E4M3_SMALLEST = 448.0, 2.0**-9
 
 
 @dataclass(frozen=True)
@@ -36,51 +42,88 @@ class QParams:
         """What one unit of an element is worth, block by block."""
         return self.scale if self.super_scale is None else self.scale * self.super_scale
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether scales or zero points are being learned."""
+        return any(t is not None and t.requires_grad for t in (self.scale, self.zero_point, self.super_scale))
+
+    def reshape(self, block: tuple[int, ...], counts: tuple[int, ...]) -> QParams:
+        """The same scales for blocks of another shape that follow in the same order."""
+        zero = None if self.zero_point is None else self.zero_point.reshape(counts)
+        return QParams(self.grid, block, self.scale.reshape(counts), zero, self.super_scale)
+
+    def part(self, where: slice, block: tuple[int, ...] | None = None) -> QParams:
+        """The scales of some blocks along the first axis."""
+        zero = None if self.zero_point is None else self.zero_point[where]
+        return QParams(self.grid, block or self.block, self.scale[where], zero, self.super_scale)
+
 
 def from_range(
     low: Tensor, high: Tensor, grid: Grid, block: tuple[int, ...], *, super_scale: Tensor | None = None
 ) -> QParams:
     """Scales and zero points from the smallest and largest value of each block.
 
+    The range is widened to hold zero, so that zero is exact (but not with `float_zero`, where it need not be). A block
+    of zeros has scale 1. Ranges end at 2^127, and no scale is below 2^-126.
+
     Args:
-        low: float32, shaped like the scales.
+        low: shaped like the scales; finite.
         high: the same.
         grid: the grid to pin.
         block: the block shape the ranges belong to.
-        super_scale: the tensor's scale of a two-level grid, if it is already known.
+        super_scale: the tensor's scale of a two-level grid, if it is already known; above 2^-117.
 
+    >>> from fewbit.numerics.dtypes import Dtype
     >>> from_range(torch.tensor([-1.0]), torch.tensor([0.5]), Grid(Dtype.int8), (3,)).scale * 127.5
     tensor([1.])
     """
-    low, high = low.float().clamp(max=0.0), high.float().clamp(min=0.0)
-    lowest, highest = grid.dtype.lowest, grid.dtype.highest
-    amax = torch.maximum(-low, high)
-    zero = None
-    if grid.float_zero and grid.has_zero_point and not grid.symmetric:
-        scale = _usable((high - low) / (highest - lowest), grid)
-        return QParams(grid, block, scale, lowest - low / scale)
-    if not grid.symmetric and grid.dtype.is_integer:
-        scale = _usable((high - low) / (highest - lowest), grid)
-        zero = round_to_integer(lowest - low / scale).clamp_(lowest, highest)
-        return QParams(grid, block, scale, zero)
+    low, high = low.float().clamp(-_LARGEST, _LARGEST), high.float().clamp(-_LARGEST, _LARGEST)
+    if not grid.free_zero:
+        low, high = low.clamp_(max=0.0), high.clamp_(min=0.0)
+    reach, units = _reach(low, high, grid)
     if grid.two_level:
-        if super_scale is None:
-            top = amax.amax() / (highest * 448.0)
-            super_scale = torch.where(top > 0, top, torch.ones_like(top))
-        scale = round_scale(amax / highest / super_scale, grid.scale_type)
-        return QParams(grid, block, scale, zero, super_scale)
-    if grid.scale_type is ScaleType.float8_e8m0fnu:
-        scale = power_from_maximum(torch.where(amax > 0, amax, torch.ones_like(amax)), grid.dtype, grid.scale_mode)
-        return QParams(grid, block, scale)
+        super_scale = _super_scale(reach, units) if super_scale is None else super_scale
+        scale = round_scale(reach / units / super_scale, grid.scale_type)
+    elif grid.scale_type is ScaleType.float8_e8m0fnu and not grid.asymmetric:
+        scale = power_from_maximum(reach, grid.dtype, grid.scale_mode)
+    else:
+        scale = round_scale(reach / units, grid.scale_type)
+    scale = torch.where(reach == 0, 1.0, scale)  # zeros are zeros at any scale
+    step = scale if super_scale is None else scale * super_scale
+    return QParams(grid, block, scale, _zero_point(low, step, grid), super_scale)
+
+
+def _reach(low: Tensor, high: Tensor, grid: Grid) -> tuple[Tensor, float]:
+    """A length of each block, and how many steps it shall be long; negative to turn the block's codes round."""
+    lowest, highest = grid.dtype.lowest, grid.dtype.highest
+    if grid.asymmetric:
+        reach = high * 0.5 - low * 0.5  # half of everything, because the whole may overflow
+        if grid.free_zero:
+            # A constant: one step long and one step away from zero, which gives it back exactly.
+            reach = torch.where(reach == 0, low.abs() * ((highest - lowest) / 2), reach)
+        return reach, (highest - lowest) / 2
     if grid.full_range and grid.dtype.is_integer and grid.dtype.signed:
         # The code of largest magnitude is the lowest one: a negative scale lends it to a positive extreme.
-        return QParams(grid, block, _usable(torch.where(-low >= high, -low, -high) / -lowest, grid))
-    half = (highest - lowest) / 2 if grid.dtype.is_integer else highest
-    if grid.has_zero_point:
-        zero = torch.full_like(amax, (highest + lowest + 1) // 2)
-    return QParams(grid, block, _usable(amax / half, grid), zero)
+        return torch.where(-low >= high, -low, -high), -lowest
+    return torch.maximum(-low, high), (highest - lowest) / 2 if grid.dtype.is_integer else highest
 
 
-def _usable(scale: Tensor, grid: Grid) -> Tensor:
-    """The scale on its type's values; 1 for a block of zeros, which any scale represents exactly."""
-    return round_scale(torch.where(scale == 0, torch.ones_like(scale), scale), grid.scale_type)
+def _super_scale(reach: Tensor, units: float) -> Tensor:
+    """The scale of the whole tensor: the block that reaches farthest gets the largest scale there is."""
+    if reach.numel() == 0:
+        return reach.new_ones(())
+    top = reach.abs().amax() / (units * _E4M3_LARGEST)
+    return torch.where(top == 0, 1.0, top.clamp(min=SMALLEST / _E4M3_SMALLEST))
+
+
+def _zero_point(low: Tensor, step: Tensor, grid: Grid) -> Tensor | None:
+    lowest, highest = grid.dtype.lowest, grid.dtype.highest
+    if not grid.has_zero_point:
+        return None
+    if grid.symmetric:
+        return torch.full_like(step, (highest + lowest + 1) // 2)
+    if grid.free_zero:
+        return lowest - low / step
+    if grid.dtype.bits > 24:
+        highest -= 127  # the largest float32 that an int32 can hold
+    return (lowest - round_to_integer(low / step)).clamp_(lowest, highest)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
-from fewbit.numerics.packing import pack, unpack
+from fewbit.numerics.packing import is_packed, pack, unpack
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import dequantize, quantize
 from fewbit.numerics.scales import load_scale, store_scale
+from fewbit.numerics.tiles import cut, in_one_piece
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class QTensor:
         grid, zero = qparams.grid, qparams.zero_point
         if zero is not None and not grid.float_zero:
             zero = zero.int().to(grid.dtype.storage)
-        packed = pack(codes, grid.dtype)
+        packed = pack(codes if codes.ndim else codes.reshape(1), grid.dtype)
         scale = store_scale(qparams.scale, grid.scale_type)
         return cls(grid, tuple(codes.shape), qparams.block, packed, scale, zero, qparams.super_scale)
 
@@ -62,11 +64,42 @@ class QTensor:
 
     def codes(self) -> Tensor:
         """The codes, unpacked, in the tensor's shape."""
-        return unpack(self.packed, self.grid.dtype, self.shape[-1])
+        return unpack(self.packed, self.grid.dtype, self.shape[-1] if self.shape else 1).reshape(self.shape)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values the codes stand for."""
-        return dequantize(self.codes(), self.qparams, dtype)
+        if not is_packed(self.grid.dtype) or in_one_piece(self.packed) or len(self.shape) < 2:
+            return dequantize(self.codes(), self.qparams, dtype)
+        # Unpacked codes never leave the cache: each piece is turned into values at once.
+        blocks = self.blocks.merged(keep_last=True)
+        packed, qparams = self.packed.reshape(*blocks.shape[:-1], -1), self.qparams.reshape(blocks.block, blocks.counts)
+        out = torch.empty(self.shape, dtype=dtype)
+        target = out.view(blocks.shape)
+        for here, there, block in cut(blocks):
+            codes = unpack(packed[here], self.grid.dtype, self.shape[-1])
+            target[here] = dequantize(codes, qparams.part(there, block), dtype)
+        return out
+
+    def part(self, start: int, stop: int) -> QTensor:
+        """The rows from `start` to `stop` along the first axis; `start` lies on the border of a block.
+
+        >>> from fewbit.numerics.dtypes import Dtype
+        >>> whole = QTensor.encode(torch.eye(4), QParams(Grid(Dtype.int4), (4, 4), torch.ones(1, 1)))
+        >>> whole.part(1, 2).dequantize()
+        tensor([[0., 1., 0., 0.]])
+        """
+        side, width = self.shape[0], self.block[0]
+        start, stop, _ = slice(start, stop).indices(side)
+        scales, block = slice(start // width, -(-stop // width)), self.block
+        if width >= side:  # one scale for all rows
+            scales, block = slice(0, 1), (max(stop - start, 1), *self.block[1:])
+        elif start % width:
+            raise UsageError(f"row {start} lies inside a block", expected=f"a multiple of {width}")
+        vector = len(self.shape) == 1
+        packed = pack(self.codes()[start:stop], self.grid.dtype) if vector else self.packed[start:stop]
+        zero = None if self.zero_point is None else self.zero_point[scales]
+        shape = (max(stop - start, 0), *self.shape[1:])
+        return QTensor(self.grid, shape, block, packed, self.scale[scales], zero, self.super_scale)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parts by name, as a file or a module keeps them."""

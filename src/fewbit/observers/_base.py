@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an observer is: a running statistic of one point that can be merged.
 
-A member is a file with `OBSERVER`, a subclass of `Observer` (or of `RangeObserver`, if it can say a range). Its keyword
-arguments are its parameters, each with a default. Every observer keeps three promises, which the contract tests hold
-over whatever the registry lists:
+A member is a file with `OBSERVER`, a subclass of `Observer` (or of `RangeObserver`, if it can say a range). It is a
+dataclass; its fields are its parameters, each with a default. It says two things: what one batch alone tells
+(`measure`), and how what was seen first and what was seen after go together (`combine`). Every observer keeps three
+promises, which the contract tests hold over whatever the registry lists:
 
 - memory does not grow with the data;
 - `merge` of the statistics of two parts equals one pass over both, in that order;
@@ -14,40 +15,101 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fewbit import registry
 from fewbit.errors import UsageError
+from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.grid import Grid
 
+State = Mapping[str, Tensor]
 
+
+@dataclass(kw_only=True, eq=False)
 class Observer(ABC):
-    """A statistic over rows: `[R, E]`, one row for each scale, any number of elements a call."""
+    """A statistic over rows: `[R, E]`, one row for each scale, any number of elements a call.
+
+    Attributes:
+        name: the member's name.
+        keeps: the names of the tensors in its state.
+        ordered: whether the order of the batches matters; if not, parts may be merged in any order.
+        granularity: the granularity a public name speaks of; the scheme decides, not the observer.
+    """
 
     name: ClassVar[str]
+    keeps: ClassVar[tuple[str, ...]]
+    ordered: ClassVar[bool] = False
+    granularity: ClassVar[QSchemeType | None] = None
+
+    _seen: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @abstractmethod
+    def measure(self, rows: Tensor) -> dict[str, Tensor]:
+        """What one batch alone tells: new tensors on the batch's device, one for each name in `keeps`."""
+
+    @abstractmethod
+    def combine(self, first: State, second: State) -> dict[str, Tensor]:
+        """What two parts tell together, the second seen after the first."""
+
     def observe(self, rows: Tensor) -> None:
-        """Take in one batch: float32 `[R, E]`, finite, `R` the same in every call."""
+        """Take in one batch: `[R, E]`, finite, `R` the same in every call; a batch without elements tells nothing."""
+        if rows.ndim != 2 or not rows.is_floating_point():
+            raise UsageError(
+                f"the observer {self.name!r} got a {rows.dtype} tensor of shape {list(rows.shape)}",
+                expected="float rows [R, E], as `activation_rows` and `weight_rows` give them",
+            )
+        if rows.numel():
+            self._take(rows.detach().float())
 
-    @abstractmethod
-    def merge(self, other: Self) -> None:
-        """Take in what another observer of the same kind saw after this one."""
+    def merge(self, other: Observer) -> None:
+        """Take in what another observer of the same kind and parameters saw after this one."""
+        if (other.name, other.parameters) != (self.name, self.parameters):
+            raise UsageError(
+                f"{self!r} cannot take in {other!r}", expected="the same observer with the same parameters"
+            )
+        if not other.empty:
+            self._seen = other.state() if self.empty else self.combine(self._seen, other._seen)
 
-    @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Everything seen, as named tensors; empty before the first batch."""
+        """Everything seen, as named tensors that nobody else holds; empty before the first batch."""
+        return {name: tensor.clone() for name, tensor in self._seen.items()}
 
-    @abstractmethod
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, state: State) -> None:
         """Go on from a state."""
+        if state and set(state) != set(self.keeps):
+            raise UsageError(
+                f"not a state of the observer {self.name!r}: {', '.join(sorted(state))}",
+                expected=", ".join(sorted(self.keeps)),
+            )
+        self._seen = {name: tensor.clone() for name, tensor in state.items()}
 
     @property
     def empty(self) -> bool:
         """Whether nothing was observed yet."""
-        return not self.state()
+        return not self._seen
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+    @property
+    def seen(self) -> State:
+        """The state itself, for reading; an error before the first batch."""
+        if self.empty:
+            raise UsageError(
+                f"the observer {self.name!r} has seen nothing",
+                expected="at least one batch before its result is asked for",
+                try_="leave out a layer that the data does not reach, or add samples that reach it",
+            )
+        return self._seen
+
+    def _take(self, rows: Tensor) -> None:
+        part = self.measure(rows)
+        self._seen = part if self.empty else self.combine(self._seen, part)
 
 
 class RangeObserver(Observer):
@@ -59,8 +121,16 @@ class RangeObserver(Observer):
 
 
 def observer_class(name: str) -> type[Observer]:
-    """The observer a name stands for: a member, or the user's own as `"file.py:Class"`."""
-    member: Any = registry.load_reference(name) if registry.is_reference(name) else registry.get("observers", name)
+    """The observer a name stands for: a member, the user's own `"file.py:Class"`, or `"module:Class"` once imported.
+
+    >>> observer_class("min_max")().parameters
+    {}
+    """
+    member: Any
+    if registry.is_reference(name):
+        member = registry.load_reference(name)
+    else:
+        member = registry.find_loaded(name) if ":" in name else registry.get("observers", name)
     found = getattr(member, "OBSERVER", member)
     if not (isinstance(found, type) and issubclass(found, Observer)):
         raise UsageError(f"{name!r} is not an observer", expected="a subclass of Observer, or a module with OBSERVER")

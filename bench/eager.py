@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizing PyTorch modules, beside AMD Quark and torchao in their own environments, in one run.
+
+    python bench/eager.py                     every section, then its part of bench/RESULTS.md is written
+    python bench/eager.py imports inference   some sections, printed only
+
+Sides are processes that stay alive and take turns (bench/worker.py); a figure is the median of its turns. Everything
+measured is kept in `.bench/eager.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import assets
+import peers
+from results import table, write_section
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / ".bench"
+RAW: dict[str, Any] = {}
+
+SCHEMES = {
+    "int8": "int8 weights, per channel",
+    "int4_g32": "int4 weights, groups of 32",
+    "int4_g128": "int4 weights, groups of 128",
+    "uint4_g32": "uint4 weights with zero points, groups of 32",
+    "uint4_g128": "uint4 weights with zero points, groups of 128",
+    "w8a8": "int8 weights and activations, static",
+    "w8a8_dynamic": "int8 weights and activations, dynamic per token",
+    "fp8": "fp8 weights and activations, static, per tensor",
+    "mxfp4": "MXFP4 weights and activations",
+}
+TORCHAO = ("int8", "int4_g32", "int4_g128", "uint4_g32", "uint4_g128", "w8a8_dynamic")
+STATIC = ("w8a8", "fp8")
+TURNS = {"minilm": 5, "decoder": 3}
+MODELS = {
+    "minilm": "MiniLM (37 linear layers, 10.8 M weights)",
+    "decoder": "24-layer decoder (168 layers, 308 M weights)",
+}
+
+
+class Side:
+    """A worker process that is asked one thing after the other."""
+
+    def __init__(self, name: str, python: Path, variables: dict[str, str]):
+        command = [str(python), str(ROOT / "bench" / "worker.py"), name]
+        self.name = name
+        self.log = (WORK / f"{name}.log").open("w")
+        environment = {**peers.environment(), **variables}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+
+    def ask(self, do: str, **question: Any) -> dict[str, Any]:
+        """The answer to one question."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps({"do": do, **question}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} failed at {do} {question}; see {self.log.name}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """Let the process end."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+        self.log.close()
+
+
+@contextmanager
+def side(name: str, **variables: str) -> Iterator[Side]:
+    """A side, alive for a block."""
+    python = Path(sys.executable) if name in ("ours", "float") else peers.python_of(name)
+    opened = Side(name, python, variables)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+# ---- imports ---------------------------------------------------------------------------------------------
+
+IMPORTS = {
+    "quark": "import quark.torch",
+    "quark beyond torch": "import torch; START(); import quark.torch",
+    "torch": "import torch",
+    "fewbit": "import fewbit",
+    "names": "from fewbit import ModelQuantizer, Config, QuantizationConfig, QuantizationSpec",
+    "names beyond torch": "import torch; START(); from fewbit import ModelQuantizer, Config, QuantizationConfig",
+}
+
+
+def imports() -> str:
+    """Import times, each in a process of its own, in turns."""
+    taken: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    for _ in range(3):
+        for name in IMPORTS:
+            taken[name].append(import_seconds(name))
+    found = RAW["imports"] = {name: statistics.median(times) for name, times in taken.items()}
+    rows = [
+        limit("`import fewbit`", found["fewbit"], "`import quark.torch`", found["quark"], 20),
+        limit(
+            "`from fewbit import ModelQuantizer, Config, …`, torch and all",
+            found["names"],
+            "the same",
+            found["quark"],
+            20,
+        ),
+        limit("… beyond torch", found["names beyond torch"], "… beyond torch", found["quark beyond torch"], 20),
+        ["`import torch` alone, in our environment", clock(found["torch"]), "", "", "", ""],
+    ]
+    text = "Seconds inside a fresh process, files and Quark's compiled kernel in the cache. Nothing is subtracted."
+    return f"### Import\n\n{text}\n\n{table(LIMIT, rows)}"
+
+
+def import_seconds(name: str) -> float:
+    """Seconds of the statement, or of what comes after START()."""
+    python = peers.python_of("quark") if name.startswith("quark") else Path(sys.executable)
+    prepare = "import time\nclock = [time.perf_counter()]\ndef START(): clock.append(time.perf_counter())\n"
+    code = f"{prepare}{IMPORTS[name]}\nprint(time.perf_counter() - clock[-1])"
+    done = subprocess.run(
+        [str(python), "-c", code], env=peers.environment(), capture_output=True, text=True, check=True
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+# ---- quantize and freeze ---------------------------------------------------------------------------------
+
+
+def quantizing() -> str:
+    """Time and error of quantize + freeze for every common scheme."""
+    fresh = WORK / "inductor"
+    shutil.rmtree(fresh, ignore_errors=True)
+    text = []
+    with ExitStack() as stack:
+        sides = {
+            "ours": stack.enter_context(side("ours")),
+            "quark": stack.enter_context(side("quark", QUARK_DISABLE_COMPILE="1")),
+            "compiled": stack.enter_context(side("quark", TORCHINDUCTOR_CACHE_DIR=str(fresh))),
+            "torchao": stack.enter_context(side("torchao")),
+        }
+        floor = {model: sides["ours"].ask("plain", model=model)["seconds"] for model in MODELS}
+        for model, title in MODELS.items():
+            found = {scheme: one_scheme(sides, model, scheme) for scheme in SCHEMES}
+            RAW[model] = {**found, "plain": floor[model]}
+            text += [f"### Quantize and freeze: {title}", times_table(found, floor[model]), errors_table(found)]
+            for one in sides.values():
+                one.ask("forget")
+    return "\n\n".join([text[0], QUANTIZING, *text[1:]])
+
+
+QUANTIZING = """\
+Wall time of quantize + freeze; building and copying the float model is not in it, calibration is. *Ours* is as users
+get it: scales searched for, the caller's model left alone, weights packed and put into kernels. *Plain* is ours with
+plain rounding and in place, which is what the peers do (Quark does not pack its weights). Quark compiles its rounding
+with torch.compile by default: *first* is the first call for a scheme in a process whose compiler cache was empty before
+the first scheme (so the first row carries the start of the compiler), *again* later calls in that process, *eager*
+QUARK_DISABLE_COMPILE=1. *✓* where Quark's time / ours ≥ 3. *Floor* is one plain float pass over the calibration set: no
+static scheme can be faster. On the five weight-only schemes Quark and torchao round by one formula and give the same
+bits (compared by hash on MiniLM), so the two errors there are one opinion, not two."""
+
+
+def one_scheme(sides: dict[str, Side], model: str, scheme: str) -> dict[str, Any]:
+    """Every side's times and error, the sides taking turns."""
+    question = {"do": "quantize", "model": model, "scheme": scheme}
+    first = sides["compiled"].ask(**question)["seconds"]
+    runs: dict[str, list[dict[str, Any]]] = {"ours": [], "plain": [], "quark": [], "compiled": [], "torchao": []}
+    for turn in range(TURNS[model]):
+        judge = turn == 0
+        runs["ours"].append(sides["ours"].ask(**question, judge=judge))
+        runs["plain"].append(sides["ours"].ask(**question, judge=judge, algorithm="rtn", inplace=True))
+        runs["quark"].append(sides["quark"].ask(**question, judge=judge))
+        runs["compiled"].append(sides["compiled"].ask(**question))
+        if scheme in TORCHAO:
+            runs["torchao"].append(sides["torchao"].ask(**question, judge=judge))
+    seconds = {name: statistics.median(r["seconds"] for r in made) for name, made in runs.items() if made}
+    errors = {name: made[0]["error"] for name, made in runs.items() if made and "error" in made[0]}
+    print(model, scheme, {"first": first, **seconds}, errors, file=sys.stderr, flush=True)
+    return {"seconds": {**seconds, "first": first}, "errors": errors}
+
+
+def times_table(found: dict[str, Any], floor: float) -> str:
+    """Times of a model, one scheme a row."""
+    rows = []
+    for scheme, title in SCHEMES.items():
+        t = found[scheme]["seconds"]
+        ratios = [mark(t[name] / t["ours"], 3) for name in ("first", "compiled", "quark")]
+        clocks = [clock(t[name]) for name in ("ours", "plain", "first", "compiled", "quark")]
+        extra = [clock(t["torchao"]) if "torchao" in t else "", clock(floor) if scheme in STATIC else ""]
+        rows.append([title, *clocks, *ratios, *extra])
+    head = ["scheme", "ours", "plain", "Quark first", "again", "eager", "first / ours", "again / ours", "eager / ours"]
+    return table([*head, "torchao", "floor"], rows)
+
+
+def errors_table(found: dict[str, Any]) -> str:
+    """Errors of a model, one scheme a row."""
+    rows = []
+    for scheme, title in SCHEMES.items():
+        e = found[scheme]["errors"]
+        theirs = min(e[name] for name in ("quark", "torchao") if name in e)
+        met = "✓" if e["ours"] <= theirs else "✗"
+        torchao = f"{e['torchao']:.4f}" if "torchao" in e else ""
+        rows.append(
+            [
+                title,
+                f"{e['ours']:.4f}",
+                f"{e['plain']:.4f}",
+                f"{e['quark']:.4f}",
+                torchao,
+                f"{e['ours'] / theirs:.3f} {met}",
+            ]
+        )
+    head = ["‖W − Ŵ‖ / ‖W‖, summed over layers", "ours", "plain", "Quark", "torchao", "ours / best peer, goal ≤ 1"]
+    return table(head, rows)
+
+
+# ---- memory ----------------------------------------------------------------------------------------------
+
+
+def memory() -> str:
+    """Peaks of resident memory above the loaded decoder, each in a process of its own."""
+    rows = []
+    found: dict[str, Any] = {}
+    for scheme in ("int8", "int4_g128", "w8a8"):
+        for title, name, options in (
+            ("ours, in place", "ours", {"inplace": True}),
+            ("ours, not in place", "ours", {}),
+            ("Quark eager (always in place)", "quark", {}),
+        ):
+            with side(name, QUARK_DISABLE_COMPILE="1") as one:
+                answer = found[f"{scheme}, {title}"] = one.ask("memory", model="decoder", scheme=scheme, **options)
+            print(scheme, title, answer, file=sys.stderr, flush=True)
+            rows.append(memory_row(SCHEMES[scheme], title, answer, bool(options)))
+    RAW["memory"] = found
+    text = """\
+The decoder; the peak of resident memory (the kernel's own count) above what was resident with the model loaded and
+everything imported and used once on a tiny model. The goal is three times the largest layer. Not in place, the packed
+result lies beside the caller's model, so its bytes are allowed for too."""
+    head = ["scheme", "side", "grown by", "largest layer × 3", "allowed", "met", "weights before → frozen"]
+    return f"### Peak memory\n\n{text}\n\n{table(head, rows)}"
+
+
+def memory_row(scheme: str, title: str, answer: dict[str, int], inplace: bool) -> list[str]:
+    three = 3 * answer["largest"]
+    ours = title.startswith("ours")
+    allowed = three + (0 if inplace else answer["frozen"])
+    met = ("✓" if answer["grown"] <= allowed else "✗") if ours else ""
+    sizes = f"{mb(answer['model'])} → {mb(answer['frozen'])}"
+    return [scheme, title, mb(answer["grown"]), mb(three), mb(allowed) if ours else "", met, sizes]
+
+
+# ---- inference -------------------------------------------------------------------------------------------
+
+SHAPES = {"minilm": [(1, 128), (32, 128)], "blocks": [(1, 1), (32, 128)]}
+KERNELS = [
+    ("w8a8_dynamic", "float32", "int8 dynamic"),
+    ("int4_kernel", "bfloat16", "int4 weights, groups of 32"),
+    ("int4_kernel", "float32", "int4 weights, groups of 32"),
+]
+
+
+def inference() -> str:
+    """Frozen inference on the CPU, eager and compiled."""
+    rows = []
+    with ExitStack() as stack:
+        sides = {name: stack.enter_context(side(name)) for name in ("float", "ours", "torchao")}
+        for model, shapes in SHAPES.items():
+            for scheme, dtype, title in KERNELS:
+                for compiled in (False, True):
+                    for batch, length in shapes:
+                        question = {"model": model, "dtype": dtype, "compiled": compiled}
+                        t = inference_times(sides, scheme, {**question, "batch": batch, "length": length})
+                        mode = "compiled" if compiled else "eager"
+                        RAW.setdefault("inference", {})[f"{model} {scheme} {dtype} {mode} {batch}×{length}"] = t
+                        rows.append([NAMES[model], title, dtype, mode, f"{batch} × {length}", *inference_cells(t)])
+            for one in sides.values():
+                one.ask("forget")
+    head = [
+        "model",
+        "scheme",
+        "activations",
+        "mode",
+        "batch × tokens",
+        "ours",
+        "torchao",
+        "float, same type",
+        "float32",
+    ]
+    return f"### Frozen inference, CPU\n\n{INFERENCE}\n\n{table([*head, 'torchao / ours ≥ 1', 'float32 / ours > 1'], rows)}"
+
+
+NAMES = {"minilm": "MiniLM", "blocks": "2 decoder blocks"}
+INFERENCE = """\
+One forward pass of MiniLM, or of two decoder blocks of width 1024. Warm: compilation and the first call are not in it.
+*Compiled* is `torch.compile(model)` on all sides, which is how torchao is documented. torchao's int4 for CPUs is a
+prototype (`Int4OpaqueTensor`) made for bfloat16: PyTorch's kernel under it is a plain loop in float32, so there it is only
+measured at the small shape, and being faster than that proves little."""
+
+
+def inference_times(sides: dict[str, Side], scheme: str, question: dict[str, Any]) -> dict[str, float]:
+    """The sides in turns, and the float model in float32 too where the others compute in another type."""
+    asked: dict[str, tuple[Side, dict[str, Any]]] = {
+        "float": (sides["float"], {**question, "scheme": None}),
+        "ours": (sides["ours"], {**question, "scheme": scheme}),
+        "float32": (sides["float"], {**question, "scheme": None, "dtype": "float32"}),
+    }
+    slow = scheme == "int4_kernel" and question["dtype"] == "float32" and question["batch"] > 1
+    if not slow:
+        asked["torchao"] = (sides["torchao"], {**question, "scheme": scheme})
+    if question["dtype"] == "float32":
+        del asked["float32"]
+    taken: dict[str, list[float]] = {name: [] for name in asked}
+    for _ in range(3):
+        for name, (one, wanted) in asked.items():
+            taken[name].append(one.ask("infer", **wanted)["seconds"])
+    found = {name: statistics.median(times) for name, times in taken.items()}
+    print(scheme, question, found, file=sys.stderr, flush=True)
+    return {"float32": found["float"], **found}
+
+
+def inference_cells(t: dict[str, float]) -> list[str]:
+    """Times and ratios of one line."""
+    torchao = [clock(t["torchao"]), mark(t["torchao"] / t["ours"], 1)] if "torchao" in t else ["", ""]
+    return [
+        clock(t["ours"]),
+        torchao[0],
+        clock(t["float"]),
+        clock(t["float32"]),
+        torchao[1],
+        mark(t["float32"] / t["ours"], 1),
+    ]
+
+
+# ---- the run ---------------------------------------------------------------------------------------------
+
+LIMIT = ["ours", "time", "theirs", "time", "theirs / ours", "goal"]
+
+
+def limit(name: str, ours: float, other: str, theirs: float, goal: float) -> list[str]:
+    """A row of two times and their ratio against a goal."""
+    return [name, clock(ours), other, clock(theirs), mark(theirs / ours, goal), f"≥ {goal:g}×"]
+
+
+def mark(ratio: float, goal: float) -> str:
+    """A ratio and whether it reaches the goal."""
+    return f"{ratio:.2f}× {'✓' if ratio >= goal else '✗'}"
+
+
+def clock(seconds: float) -> str:
+    """A time with its unit."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def mb(count: int) -> str:
+    """Bytes as MB."""
+    return f"{count / 1e6:,.0f} MB"
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "imports": imports,
+    "quantizing": quantizing,
+    "memory": memory,
+    "inference": inference,
+}
+
+
+def prepare() -> None:
+    """Everything that is made once: environments, packages, the decoder's weights, the passages as tokens."""
+    for peer in peers.names():
+        peers.python_of(peer)
+    assets.minilm()
+    code = "import minilm, models; minilm.write_passages(); models.decoder_file()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", check=True)
+
+
+def main(arguments: list[str]) -> None:
+    prepare()
+    start = time.perf_counter()
+    parts = []
+    for name in arguments or SECTIONS:
+        parts.append(SECTIONS[name]())
+        print(parts[-1], flush=True)
+    raw = {"when": time.strftime("%Y-%m-%d %H:%M"), "load": os.getloadavg(), **RAW}
+    (WORK / "eager.json").write_text(json.dumps(raw, indent=1))
+    minutes = (time.perf_counter() - start) / 60
+    if not arguments:
+        about = (
+            f"Quark 0.13, torchao 0.18.0, PyTorch 2.13.0 on the CPU; {minutes:.1f} minutes, load {raw['load'][0]:.1f}."
+        )
+        write_section("Eager PyTorch beside Quark and torchao (`bench/eager.py`)", "\n\n".join([about, *parts]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

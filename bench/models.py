@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models and inputs of the benchmarks, the same in every environment: weights and tokens are read from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WORK = Path(__file__).parents[1] / ".bench"
+DECODER = {
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 2048,
+}
+"""A Llama of 0.37 billion parameters."""
+
+
+def minilm(folder: Path = WORK / "assets" / "minilm") -> nn.Module:
+    """all-MiniLM-L6-v2 with its own weights, mapped from the file: copy it before changing it."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(**json.loads((folder / "config.json").read_text()))
+    return _filled(BertModel, config, folder / "model.safetensors")
+
+
+def decoder(layers: int = 24) -> nn.Module:
+    """The first layers of a Llama with random weights, mapped from the file: copy it before changing it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(**{**DECODER, "num_hidden_layers": layers}, use_cache=False)
+    return _filled(LlamaForCausalLM, config, decoder_file())
+
+
+def decoder_file() -> Path:
+    """The decoder's weights, made from a seed once: normal, with the few large input channels real ones have."""
+    path = WORK / "models" / "decoder.safetensors"
+    if not path.exists():
+        from safetensors.torch import save_file
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        with torch.device("meta"):
+            shapes = LlamaForCausalLM(LlamaConfig(**DECODER)).state_dict()
+        draw = torch.Generator().manual_seed(0)
+        tensors = {name: _random(tensor, draw) for name, tensor in shapes.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, path.with_suffix(".unfinished"))
+        path.with_suffix(".unfinished").rename(path)
+    return path
+
+
+def inputs(batch: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+    """Random tokens without padding."""
+    draw = torch.Generator().manual_seed(seed)
+    words = torch.randint(1000, 30000, (batch, length), generator=draw)
+    return {"input_ids": words, "attention_mask": torch.ones_like(words)}
+
+
+def calibration(model: str) -> list[dict[str, Tensor]]:
+    """The calibration set: 64 passages for MiniLM in batches of 8, padded; 8 × 64 tokens for the decoder."""
+    if model == "decoder":
+        return [inputs(1, 64, seed) for seed in range(8)]
+    from safetensors.torch import load_file
+
+    stored = load_file(WORK / "models" / "passages.safetensors")
+    count = len(stored) // 2
+    return [{name: stored[f"{i}.{name}"] for name in ("input_ids", "attention_mask")} for i in range(count)]
+
+
+def linears(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers every side quantizes: all linear layers but the head."""
+    found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return {name: module for name, module in found.items() if not name.endswith("lm_head")}
+
+
+def _filled(make: Any, config: Any, file: Path) -> nn.Module:
+    from safetensors.torch import load_file
+
+    model = make(config)
+    stored = load_file(file)  # mapped, so that the sides share one copy in memory
+    model.load_state_dict({name: stored[name] for name, _ in model.named_parameters()}, strict=False, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _random(like: Tensor, draw: torch.Generator) -> Tensor:
+    if like.ndim == 1:
+        return torch.ones(like.shape)
+    values = torch.empty(like.shape).normal_(std=0.02, generator=draw)
+    values[:, torch.randint(like.shape[1], (like.shape[1] // 128,), generator=draw)] *= 4
+    return values

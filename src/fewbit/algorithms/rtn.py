@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Round to nearest, with the range of an observer: the yardstick of every other algorithm.
+
+With the default observer nothing is clipped and no data is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fewbit.algorithms._base import Problem, Solution
+from fewbit.algorithms._error import errors, relative, tile_size
+from fewbit.algorithms._tiles import Tiles
+from fewbit.errors import UsageError
+from fewbit.numerics.qparams import QParams, from_range
+from fewbit.numerics.qtensor import QTensor
+from fewbit.observers._base import RangeObserver, observer_class
+
+STAGE = "round"
+NEEDS: tuple[str, ...] = ()
+
+
+def solve(
+    problem: Problem, observer: str = "min_max", observer_parameters: Mapping[str, Any] | None = None
+) -> Solution:
+    """Every element on the nearest value of the grid, the scales from the range of each block.
+
+    Args:
+        problem: the weight.
+        observer: which observer says the range.
+        observer_parameters: its parameters, by name.
+
+    >>> from fewbit.numerics.dtypes import Dtype
+    >>> from fewbit.numerics.grid import Grid
+    >>> solve(Problem(torch.tensor([[3.0, 1.1]]), Grid(Dtype.int2), (1, 2))).qtensor.dequantize()
+    tensor([[2., 2.]])
+    """
+    problem.check()
+    found = qparams(problem, observer, observer_parameters)
+    (squares,), signal = errors(problem, found)
+    names = ("error", "held_out_error")
+    facts = dict(zip(names, relative(squares, signal).tolist()))
+    return Solution(QTensor.encode(problem.weight.detach(), found), facts)
+
+
+def qparams(
+    problem: Problem, observer: str = "min_max", observer_parameters: Mapping[str, Any] | None = None
+) -> QParams:
+    """Scales and zero points from the range of each block, as an observer sees it."""
+    make = observer_class(observer)
+    weight, tiles = problem.weight.detach(), Tiles(problem.blocks)
+    lows, highs = [weight.new_empty(0, dtype=torch.float32)], [weight.new_empty(0, dtype=torch.float32)]
+    for _, (rows,) in tiles.walk(tile_size(weight.device), weight):
+        watcher = make(**(observer_parameters or {}))
+        if not isinstance(watcher, RangeObserver):
+            raise UsageError(f"the observer {observer!r} says no range", expected="one that does, such as 'min_max'")
+        assert rows is not None
+        watcher.observe(rows.float())
+        low, high = watcher.range(problem.grid)
+        lows.append(low)
+        highs.append(high)
+    low, high = tiles.shaped(torch.cat(lows)), tiles.shaped(torch.cat(highs))
+    return from_range(low, high, problem.grid, problem.block)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running somebody's model as a guest: everything is as it was afterwards, also when the model fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewbit.data.capturing.modes import evaluating
+from fewbit.data.randomness import Loan
+from fewbit.modules.quantized import Quantized
+
+
+@contextmanager
+def guest(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients, no key-value cache, torch's short cuts closed, random state borrowed.
+
+    Every run begins from the same random state, so a model that draws numbers gives the same answers each time.
+    """
+    with evaluating(model), lent_randomness(model), _buffers(model), _no_cache(model), _no_short_cuts():
+        yield
+
+
+def devices(model: nn.Module) -> set[torch.device]:
+    """Where a model's tensors lie."""
+    return {tensor.device for tensors in (model.parameters(), model.buffers()) for tensor in tensors}
+
+
+@contextmanager
+def lent_randomness(model: nn.Module) -> Iterator[None]:
+    """Within the block random numbers are private and start anew, on every device of the model."""
+    places = [device for device in devices(model) if device.type == "cuda"]
+    with torch.random.fork_rng(places, enabled=bool(places)), Loan().lend():
+        if places:
+            torch.cuda.manual_seed_all(0)
+        yield
+
+
+@contextmanager
+def _buffers(model: nn.Module) -> Iterator[None]:
+    """Put every buffer back: running statistics, counters, tables that grow. Codes are never written to."""
+    before = [(module, dict(module._buffers), _copies(module)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, buffers, copies in before:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            for buffer, copy in copies:
+                if not torch.equal(buffer, copy):
+                    buffer.copy_(copy)
+
+
+def _copies(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    codes = module.kept_buffers() if isinstance(module, Quantized) else ()
+    held = (tensor for name, tensor in module._buffers.items() if name not in codes and tensor is not None)
+    return [(tensor, tensor.detach().clone()) for tensor in held if not tensor.is_meta]
+
+
+@contextmanager
+def _no_cache(model: nn.Module) -> Iterator[None]:
+    """Without a Hugging Face model's key-value cache: it costs memory and nobody reads it here."""
+    configs: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        for part in (config, *(vars(config).values() if hasattr(config, "__dict__") else ())):
+            if getattr(part, "use_cache", None) is True and hasattr(part, "__dict__"):
+                configs[id(part)] = part
+    try:
+        for part in configs.values():
+            part.use_cache = False
+        yield
+    finally:
+        for part in configs.values():
+            part.use_cache = True
+
+
+@contextmanager
+def _no_short_cuts() -> Iterator[None]:
+    """Transformer layers of torch call their parts, whose inputs are watched."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

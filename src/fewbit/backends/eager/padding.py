@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which positions of an activation are padding, from the mask among the arguments the model was called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewbit.backends.eager.calling import Item
+from fewbit.data.capturing.binding import Binder
+from fewbit.data.tree import flatten
+from fewbit.errors import UsageError
+
+
+def masks_of(model: nn.Module, item: Item) -> list[Tensor]:
+    """The masks among an item's arguments: bool `[batch, positions]`, true where there is a token, each once.
+
+    By name: `…attention_mask` and `…padding_mask` are one where there is a token, torch's `…key_padding_mask` is true
+    (or -inf) where there is none. Masks with more axes say who may look at whom, not what is padding.
+    """
+    found: list[Tensor] = []
+    for name, leaf in _named(model, item):
+        if not isinstance(leaf, Tensor) or leaf.ndim != 2:
+            continue
+        if name.endswith("key_padding_mask"):
+            mask = ~leaf if leaf.dtype is torch.bool else leaf == 0
+        elif name.endswith(("attention_mask", "padding_mask")) and bool(((leaf == 0) | (leaf == 1)).all()):
+            mask = leaf != 0
+        else:
+            continue
+        if not any(mask.shape == other.shape and bool((mask == other).all()) for other in found):
+            found.append(mask)
+    return found
+
+
+def _named(model: nn.Module, item: Item) -> list[tuple[str, Any]]:
+    try:
+        named: Any = Binder(model.forward).bind(*item)
+    except UsageError:
+        named = item[1]
+    return [(path.rpartition(".")[2], leaf) for path, leaf in flatten(named)]
+
+
+class Positions:
+    """Takes padding out of the activations of one item.
+
+    Args:
+        masks: of this item, as `masks_of` finds them.
+        position_first: whether the model has layers that take `[positions, batch, features]`.
+    """
+
+    def __init__(self, masks: list[Tensor], *, position_first: bool = False):
+        self._masks = [mask for mask in masks if not bool(mask.all())]
+        self._position_first = position_first
+        self._last: tuple[Tensor, int, int, tuple[Tensor, bool]] | None = None
+        self._rows: dict[tuple[int, bool], Tensor] = {}
+
+    def select(self, x: Tensor, features: int) -> tuple[Tensor, bool]:
+        """The positions of an activation that are no padding.
+
+        Args:
+            x: the activation.
+            features: its feature axis.
+
+        Returns:
+            `[positions, features]`, and whether padding could be told apart; if not, every position is there.
+        """
+        if self._last is not None and self._last[0] is x and self._last[1:3] == (features, x._version):
+            return self._last[3]
+        selected = self._select(x.movedim(features, -1))
+        self._last = (x, features, x._version, selected)  # layers that read the same tensor share the work
+        return selected
+
+    def _select(self, x: Tensor) -> tuple[Tensor, bool]:
+        flat = x.reshape(-1, x.shape[-1])
+        if not self._masks:
+            return flat, True
+        fitting = [(i, turned) for i in range(len(self._masks)) for turned in self._orders(i, x.shape[:-1])]
+        if len(fitting) == 1:
+            rows = self._kept_rows(*fitting[0]).to(x.device)
+            count = self._masks[fitting[0][0]].numel()
+            each = flat.shape[0] // count  # several rows a position, such as heads
+            return flat.reshape(count, each * flat.shape[1])[rows].reshape(-1, flat.shape[1]), True
+        pooled = any(flat.shape[0] == mask.shape[0] for mask in self._masks)  # one row a sample holds no padding
+        return flat, pooled and not fitting
+
+    def _orders(self, index: int, lead: torch.Size) -> list[bool]:
+        """The ways a mask can be laid over the leading axes of an activation: as it is (false), turned (true)."""
+        mask = self._masks[index]
+        straight = lead[:2] == mask.shape or (len(lead) == 1 and lead[0] == mask.numel())
+        turned = self._position_first and lead[:2] == mask.T.shape
+        return [False] * straight + [True] * turned
+
+    def _kept_rows(self, index: int, turned: bool) -> Tensor:
+        if (index, turned) not in self._rows:
+            mask = self._masks[index].T if turned else self._masks[index]
+            self._rows[index, turned] = mask.flatten().nonzero().flatten()
+        return self._rows[index, turned]

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The view of an `nn.Module`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewbit.backends.eager import ties
+from fewbit.backends.eager.affine import Affine
+from fewbit.backends.eager.calling import Item
+from fewbit.backends.eager.catalogue import Catalogue, Layer, catalogue, points, points_of
+from fewbit.backends.eager.copying import copied
+from fewbit.backends.eager.probing import Seen, probe, probe_with_own_example
+from fewbit.backends.eager.rescaling import checked, divided_outputs, multiplied_inputs, spread
+from fewbit.backends.eager.running import Run
+from fewbit.backends.eager.slots import Slot, float_shape
+from fewbit.backends.eager.structure import discover
+from fewbit.errors import UsageError, nearest
+from fewbit.model.points import Point, Role
+from fewbit.model.structure import Structure
+from fewbit.model.view import Watcher
+from fewbit.modules.activation import ActivationQuantizer
+from fewbit.modules.fast_paths import close_fast_paths
+from fewbit.modules.quantized import Quantized, clear_weight, float_weight, get_weight, make_quantized, set_weight
+from fewbit.numerics.grid import Grid
+from fewbit.numerics.qparams import QParams
+from fewbit.numerics.qtensor import QTensor
+
+
+class EagerView:
+    """A module tree under the verbs of `ModelView`.
+
+    Args:
+        model: the module. Looking changes nothing; `write`, `rescale`, `quantize` and `prune` change it in place.
+
+    Attributes:
+        notes: what runs showed that is worth knowing, one line a layer.
+    """
+
+    can = frozenset({"structure", "rescale", "prune"})
+
+    def __init__(self, model: nn.Module):
+        self._model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+        self._seen: Seen = {}
+        self._affine: dict[str, Affine] = {}
+        self._tried_own_example = False
+        self._known: Catalogue | None = None
+        self.notes: list[str] = []
+
+    # looking
+
+    def points(self, match: Callable[[Point], bool] | None = None) -> list[Point]:
+        """Every point that matches, in model order."""
+        every = points(self._catalogue(), ties.users(self._model))
+        return every if match is None else [point for point in every if match(point)]
+
+    def skipped(self) -> list[tuple[str, str]]:
+        """Layers with matrices that cannot be quantized, each with the reason. Norms and other vectors are not listed."""
+        return list(self._catalogue().skipped)
+
+    def size(self) -> int:
+        """Bytes of all parameters, codes included, shared ones once."""
+        tensors: dict[object, Tensor] = {}
+        for module in self._model.modules():
+            codes = module.kept_buffers() if isinstance(module, Quantized) else ()
+            held = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
+            tensors.update({ties.identity(tensor): tensor for tensor in held if tensor is not None})
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+    def types(self, layer: str) -> tuple[str, ...]:
+        """The names of a layer's class and its base classes, without those that quantizing brings in."""
+        module = self._layer(layer).module
+        cls = module.float_class if isinstance(module, Quantized) else type(module)
+        return tuple(base.__name__ for base in cls.__mro__ if base is not object)
+
+    def probe(self, item: Item) -> None:
+        """Learn from one item how layers of unknown class use their parameters; `points` knows them from then on."""
+        found = self._found()
+        if found.unknown:
+            self._seen |= probe(self._model, found, item)
+
+    def read(self, point: Point) -> Tensor:
+        """A weight or bias in fewbit's layout; not to be changed."""
+        layer, slot = self._slot(point)
+        if isinstance(layer.module, Quantized) and point.tensor in layer.module.coded:
+            return slot.ours(float_weight(layer.module, point.tensor))
+        parameter = layer.module._parameters[point.tensor]
+        assert parameter is not None
+        return slot.ours(parameter.detach())
+
+    # running
+
+    def run(self, items: Iterable[Item], watch: Mapping[Point, Watcher]) -> int:
+        """Run the model over items, hand each watched activation over, return the number of items."""
+        return Run(self._model, self._catalogue(), watch, self._note).over(items)
+
+    def structure(self, item: Item) -> Structure:
+        """What one item shows of who feeds whom."""
+        self.probe(item)
+        found, affine = discover(self._model, self._found(), item)
+        self._affine |= affine
+        return found
+
+    # changing
+
+    def write(self, point: Point, tensor: Tensor) -> None:
+        """Replace a weight or bias, for every layer that uses it."""
+        layer, slot = self._slot(point)
+        shape, dtype = float_shape(layer.module, point.tensor)
+        if tuple(tensor.shape) != point.shape:
+            raise UsageError(f"a tensor of shape {tuple(tensor.shape)}", where=point.name, expected=point.shape)
+        self._put(layer, point.tensor, slot.own(tensor.detach()).to(dtype).contiguous())
+
+    def rescale(self, producer: str, consumers: Sequence[str], channels: Sequence[int], factors: Tensor) -> None:
+        """Divide the producer's output channels by `factors` and multiply the consumers' inputs by them."""
+        layer, affine = self._layer(producer), self._affine.get(producer)
+        if affine is None and layer.op is None:
+            raise UsageError(
+                f"how {producer} scales its output is not known",
+                where=producer,
+                expected="a layer that a link of structure(item) names as producer",
+                try_="view.structure(item) first",
+            )
+        channels = tuple(channels)
+        factors = checked(producer, channels, factors)
+        self._refuse_codes([producer, *consumers])
+        changed = {producer: divided_outputs(layer, affine, factors)}
+        for name in consumers:
+            changed[name] = multiplied_inputs(self._layer(name), spread(channels, factors))
+        for name, tensors in changed.items():
+            for tensor, value in tensors.items():
+                self._put(self._layer(name), tensor, value)
+
+    def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
+        """Weights: keep these codes. Activations: with these fixed scales, or on this grid with scales found at run time."""
+        if point.role in (Role.weight, Role.bias):
+            self._keep_codes(point, how)
+        elif point.role in (Role.input, Role.output) and isinstance(how, QParams | Grid):
+            layer = self._layer(point.layer)
+            if not any(p.role is point.role for p in points_of(layer, {})):
+                raise UsageError(
+                    f"{point.name} cannot be quantized: nothing calls this layer's forward", where=point.layer
+                )
+            fixed = how if isinstance(how, QParams) else None
+            quantizer = ActivationQuantizer(how.grid if isinstance(how, QParams) else how, layer.features(), fixed)
+            place = next(iter(layer.module.parameters()), next(iter(layer.module.buffers()), torch.empty(0))).device
+            setattr(make_quantized(layer.module), f"{point.role.value}_quantizer", quantizer.to(place))
+        else:
+            raise UsageError(
+                f"{point.name} cannot be quantized by a {type(how).__name__}",
+                expected="codes for a weight, scales or a grid for an activation",
+            )
+        close_fast_paths(self._model)
+
+    def prune(self, point: Point, mask: Tensor) -> None:
+        """Set what the mask does not keep to zero, for good."""
+        layer, _ = self._slot(point)
+        kept = torch.where(mask.bool(), self.read(point), 0)
+        if isinstance(layer.module, Quantized) and point.tensor in layer.module.coded:
+            codes = get_weight(layer.module, point.tensor)
+            self.quantize(point, QTensor.encode(kept, codes.qparams))
+        else:
+            self.write(point, kept)
+
+    def copy(self) -> EagerView:
+        """A view of a copy: changing it leaves this one's model alone. Matrices that are not changed share their memory."""
+        twin = EagerView(copied(self._model))
+        twin._seen, twin._affine = dict(self._seen), dict(self._affine)
+        twin._tried_own_example = self._tried_own_example
+        return twin
+
+    def native(self) -> nn.Module:
+        """The module itself."""
+        return self._model
+
+    # inside
+
+    def _found(self) -> Catalogue:
+        self._known = catalogue(self._model, self._seen)
+        return self._known
+
+    def _catalogue(self) -> Catalogue:
+        """The catalogue; layers that only a run can explain are tried with the model's own example, if it has one."""
+        found = self._found()
+        stacks = any(len(float_shape(found.layers[layer].module, tensor)[0]) > 2 for layer, tensor in found.unknown)
+        if stacks and not self._tried_own_example:
+            self._tried_own_example = True
+            self._seen |= probe_with_own_example(self._model, found)
+            found = self._found()
+        return found
+
+    def _layer(self, name: str) -> Layer:
+        # Quantizing changes no name and no slot, so the last catalogue still holds.
+        found = (self._known or self._catalogue()).layers
+        if name not in found:
+            raise UsageError(f"the model has no layer {name!r}", expected=nearest(name, found)[:300])
+        return found[name]
+
+    def _slot(self, point: Point) -> tuple[Layer, Slot]:
+        layer = self._layer(point.layer)
+        slot = layer.slot(point.tensor)
+        if slot is None:
+            raise UsageError(f"{point.name} is no weight or bias of this model", where=point.layer)
+        return layer, slot
+
+    def _users(self, layer: Layer, tensor: str) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
+        """Everyone who uses a tensor: the module, its name there, and how its axes lie there."""
+        mine = ties.held(layer.module).get(tensor)
+        if mine is None:
+            raise UsageError(
+                f"{layer.name} is frozen: a kernel holds its weight", where=layer.name, try_="change it before freeze"
+            )
+        found = []
+        for module in self._model.modules():
+            for name, other in ties.held(module).items():
+                if other is mine or ties.same(mine, other):
+                    found.append((module, name, ties.between(mine, other)))
+        return found
+
+    def _put(self, layer: Layer, tensor: str, own: Tensor) -> None:
+        made: dict[tuple[int, ...], nn.Parameter] = {}
+        for module, name, axes in self._users(layer, tensor):
+            before = module._parameters.get(name)
+            trains = before is not None and before.requires_grad
+            if axes not in made:
+                made[axes] = nn.Parameter(own.permute(axes), trains)
+            if isinstance(module, Quantized) and name in module.coded:
+                clear_weight(module, name, made[axes])
+            else:
+                setattr(module, name, made[axes])
+
+    def _keep_codes(self, point: Point, how: QTensor | QParams | Grid) -> None:
+        layer, slot = self._slot(point)
+        if not isinstance(how, QTensor) or how.shape != point.shape:
+            raise UsageError(
+                f"{point.name} cannot be kept as this {type(how).__name__}",
+                where=point.name,
+                expected=f"a QTensor of shape {point.shape}",
+            )
+        for module, name, axes in self._users(layer, point.tensor):
+            turned = tuple(slot.axes[axis] for axis in axes)
+            set_weight(module, name, how, turned, slot.split)
+
+    def _refuse_codes(self, names: list[str]) -> None:
+        for name in names:
+            module = self._layer(name).module
+            if isinstance(module, Quantized) and module.coded:
+                raise UsageError(
+                    f"{name} is quantized already", where=name, expected="float weights", try_="rescale first"
+                )
+
+    def _note(self, layer: str, what: str) -> None:
+        line = f"{layer}: {what}"
+        if line not in self.notes:
+            self.notes.append(line)

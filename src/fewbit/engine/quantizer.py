@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ModelQuantizer`: a configuration, ready to be applied to models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fewbit.data.dataset import Dataset
+from fewbit.data.findings import Progress
+from fewbit.engine.plan import Plan, make_plan
+from fewbit.engine.run import execute, require_data, view_of
+from fewbit.errors import UsageError
+from fewbit.record import Record
+from fewbit.schemes.config import Config
+from fewbit.schemes.presets import preset
+
+
+class ModelQuantizer:
+    """Quantizes models as one configuration says: weight-only, static or dynamic.
+
+    Args:
+        config: a `Config`, or the name of a preset.
+
+    Attributes:
+        record: what the last call did and found, layer by layer.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 8)).eval()
+    >>> quantizer = ModelQuantizer("w4a16")
+    >>> frozen = quantizer.freeze(quantizer.quantize_model(model))
+    >>> frozen(torch.zeros(1, 64)).shape
+    torch.Size([1, 8])
+    """
+
+    def __init__(self, config: Config | str):
+        if isinstance(config, str):
+            config = preset(config)
+        if not isinstance(config, Config):
+            raise UsageError(f"a configuration of type {type(config).__name__}", expected="a Config or a preset's name")
+        self.config = config
+        self.record = Record("quantize")
+
+    def plan(self, model: Any) -> Plan:
+        """What would become of each layer, without reading data or changing anything."""
+        return make_plan(view_of(model), self.config)
+
+    def quantize_model(
+        self,
+        model: Any,
+        dataloader: Any = None,
+        *,
+        inplace: bool = False,
+        samples: int | None = None,
+        batch_size: int = 1,
+        progress: Progress | None = None,
+    ) -> Any:
+        """The model with quantized weights and activations.
+
+        Its weights are kept as codes at once; forward computes on their values, so what it returns is exactly what the
+        scheme means. `freeze` then chooses fast kernels.
+
+        Args:
+            model: an `nn.Module`; it and its tensors stay as they are unless `inplace`.
+            dataloader: calibration inputs: a loader, a list, a `Dataset`, a path. Needed for static activations; for
+                weights it is optional, and weighs errors by what each input feature really carries.
+            inplace: change the caller's model, which saves holding both.
+            samples: read at most so many samples.
+            batch_size: of samples that have no batch axis yet; loaders keep theirs.
+            progress: shows how far it is.
+
+        Raises:
+            UsageError: a static activation without data, a name in the configuration that matches nothing.
+            DataError: an empty loader, inputs the model does not take, a value that is not finite.
+        """
+        view = view_of(model)
+        plan = make_plan(view, self.config)
+        self.record = Record("quantize")
+        dataset = None if dataloader is None else _dataset(dataloader)
+        require_data(plan, dataset)
+        if not inplace:
+            view = view.copy()
+        execute(
+            view,
+            plan,
+            dataset,
+            record=self.record,
+            progress=progress or Progress(),
+            samples=samples,
+            batch_size=batch_size,
+        )
+        native = view.native()
+        native.fewbit_config = self.config
+        return native
+
+    def freeze(self, model: Any, *, inplace: bool = False, **options: Any) -> Any:
+        """The model with the fastest kernel for each quantized layer, its weights in that kernel's own packing.
+
+        Args:
+            model: what `quantize_model` returned; it stays as it is unless `inplace`.
+            inplace: change it instead.
+            options: as in `modules.freezing.freeze`.
+        """
+        from fewbit.modules.freezing import freeze as freeze_modules
+
+        native = model if inplace else view_of(model).copy().native()
+        for line in freeze_modules(native, **options):
+            self.record.note("kernel", line.pop("why") or "", where=line.pop("layer"), **line)
+        return native
+
+
+def _dataset(source: Any) -> Dataset:
+    return source if isinstance(source, Dataset) else Dataset(source)

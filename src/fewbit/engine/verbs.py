@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs people call: `quantize`, `compress_weights`, `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fewbit.data.findings import Progress
+from fewbit.engine.plan import Plan, make_plan
+from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.engine.ratio import with_ratio
+from fewbit.engine.run import view_of
+from fewbit.engine.timing import seconds_to_solve
+from fewbit.errors import UsageError, nearest
+from fewbit.model.ops import LINEAR
+from fewbit.model.points import Role
+from fewbit.model.view import ModelView
+from fewbit.modules.opening import open_model
+from fewbit.schemes.config import Config
+from fewbit.schemes.modes import CompressWeightsMode, compression_config
+from fewbit.schemes.presets import preset as preset_config
+from fewbit.schemes.scope import IgnoredScope
+
+_TARGETS = ("torch",)
+
+
+def quantize(
+    model: Any,
+    calibration_dataset: Any = None,
+    *,
+    preset: str | Config | None = None,
+    mode: str | None = None,
+    target: str | None = None,
+    subset_size: int = 300,
+    fast_bias_correction: bool = True,
+    model_type: str | None = None,
+    ignored_scope: IgnoredScope | None = None,
+    advanced_parameters: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Quantize a model after training: weights, and activations with ranges from a few hundred samples.
+
+    Args:
+        model: an `nn.Module`, or a path `fewbit quantize` takes. It is not changed.
+        calibration_dataset: anything `Dataset` takes; may be left out where no activation is static.
+        preset: a preset's name or a `Config`; `w8a8` by default.
+        mode: a number format instead of a preset: `"fp8"`, `"mxfp4"` ….
+        target: where it will run; `"torch"` for a module.
+        subset_size: how many samples are read.
+        fast_bias_correction: for graph backends; a module's biases stay as they are, and the record says so.
+        model_type: not needed here: the structure of a module is found by running it.
+        ignored_scope: layers that stay in float.
+        advanced_parameters: `batch_size`, and options of `freeze`.
+        output: a folder to export to; the path is then returned.
+        progress: shows how far it is.
+
+    Returns:
+        A frozen model of the kind that was given, with its `fewbit_record`.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(16, 4)).eval()
+    >>> quantize(model, [torch.randn(2, 16) for _ in range(4)])(torch.zeros(1, 16)).shape
+    torch.Size([1, 4])
+    """
+    if preset is not None and mode is not None:
+        raise UsageError(f"preset={preset!r} and mode={mode!r}", expected="one of the two")
+    if target not in (None, *_TARGETS):
+        raise UsageError(f"target {target!r} for a PyTorch module", expected=nearest(str(target), _TARGETS))
+    options = dict(advanced_parameters or {})
+    batch_size = options.pop("batch_size", 1)
+    config = _config(preset or mode or "w8a8")
+    model = _opened(model)
+    quantizer = ModelQuantizer(_without(config, ignored_scope, model))
+    quantized = quantizer.quantize_model(
+        model, calibration_dataset, samples=subset_size, batch_size=batch_size, progress=progress
+    )
+    if fast_bias_correction:
+        quantizer.record.note("bias-not-corrected", "fast bias correction works on graphs; this is a PyTorch module")
+    return _delivered(quantizer, quantized, options, output)
+
+
+def compress_weights(
+    model: Any,
+    *,
+    mode: str | CompressWeightsMode = "int8_asym",
+    group_size: int | None = None,
+    ratio: float | None = None,
+    dataset: Any = None,
+    algorithm: str | None = None,
+    ignored_scope: IgnoredScope | None = None,
+    all_layers: bool = False,
+    subset_size: int = 128,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Compress a model's weights and leave its activations alone.
+
+    Args:
+        model: an `nn.Module`, or a path. It is not changed.
+        mode: what weights become: `int8_asym`, `int4_sym`, `nf4`, `mxfp4` ….
+        group_size: elements that share a scale; the mode's own by default.
+        ratio: the share of the weights that become `mode`, the least sensitive ones; the others become `int8_asym`.
+        dataset: samples to weigh errors with; optional.
+        algorithm: how scales are found: `scale_search` by default, `rtn` for plain rounding.
+        ignored_scope: layers that stay in float.
+        all_layers: embeddings and the last layer too; below eight bits they are `int8_asym` otherwise.
+        subset_size: how many samples of `dataset` are read.
+        output: a folder to export to; the path is then returned.
+        progress: shows how far it is.
+
+    Returns:
+        A frozen model of the kind that was given, with its `fewbit_record`.
+    """
+    model = _opened(model)
+    view = view_of(model)
+    config = compression_config(
+        mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
+    )
+    config = _without(config, ignored_scope, model)
+    if ratio is not None:
+        config = with_ratio(view, config, ratio)
+    quantizer = ModelQuantizer(config)
+    quantized = quantizer.quantize_model(model, dataset, samples=subset_size, progress=progress)
+    return _delivered(quantizer, quantized, {}, output)
+
+
+def plan(model: Any, *, preset: str | Config | None = None, config: Config | None = None, time: bool = True) -> Plan:
+    """What would happen to which layer, at what cost; nothing is read or changed.
+
+    Args:
+        model: an `nn.Module`, or a path.
+        preset: a preset's name; `w8a8` by default.
+        config: a configuration instead.
+        time: solve a small piece of the largest weight to estimate the time.
+
+    >>> import torch
+    >>> plan(torch.nn.Sequential(torch.nn.Linear(64, 64)), preset="w4a16").bytes_before
+    16640
+    """
+    chosen = config if config is not None else _config(preset or "w8a8")
+    view = view_of(_opened(model))
+    made = make_plan(view, chosen)
+    if time:
+        made.facts["solve_seconds"] = seconds_to_solve(view, made)
+    return made
+
+
+def _config(chosen: str | Config) -> Config:
+    return chosen if isinstance(chosen, Config) else preset_config(chosen)
+
+
+def _opened(model: Any) -> Any:
+    return open_model(model) if isinstance(model, str | Path) else model
+
+
+def _without(config: Config, scope: IgnoredScope | None, model: Any) -> Config:
+    """The configuration with the ignored layers excluded by name."""
+    if scope is None:
+        return config
+    view = view_of(model)
+    layers = {point.layer: view.types(point.layer) for point in view.points()}
+    return config.excluding(scope.select(layers))
+
+
+def _head(view: ModelView) -> str | None:
+    """The last linear layer: what it computes is the answer, so it is the one most worth its bits."""
+    return next((p.layer for p in reversed(view.points()) if p.role is Role.weight and p.op is LINEAR), None)
+
+
+def _delivered(quantizer: ModelQuantizer, model: Any, options: dict[str, Any], output: str | Path | None) -> Any:
+    frozen = quantizer.freeze(model, inplace=True, **options)
+    frozen.fewbit_record = quantizer.record
+    if output is None:
+        return frozen
+    from fewbit.engine.delivering import export
+
+    export(frozen, output)
+    quantizer.record.save(Path(output) / "record.json")
+    return Path(output)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an exporter is: one way to write a model, for one family of readers.
+
+A member is a file with
+
+- `write(model, folder, **options) -> dict`: write every file into `folder`, which is empty and of no other use, and
+  return what `fewbit.json` shall say besides; JSON values. Options are keyword arguments with defaults;
+- `check(model, folder, manifest)`: read the files back with other code than wrote them and compare them with the model;
+  raise `DataError` at the first bit that differs;
+- `read(folder, manifest, **options) -> model`: optional, for formats that fewbit loads itself.
+
+`engine.delivering` does the rest, the same for all: nothing is written where a user has files, and a folder is there
+whole and checked or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Exporter(Protocol):
+    """What an exporter module offers."""
+
+    def write(self, model: Any, folder: Path, **options: Any) -> dict[str, Any]:
+        """Write the model's files into an empty folder; returns what the manifest shall say of them."""
+
+    def check(self, model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """Read back what was written and compare it with the model."""

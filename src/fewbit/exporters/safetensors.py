@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fewbit's own lossless format: codes, scales and everything else as safetensors, what they mean in fewbit.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fewbit import registry
+from fewbit.errors import DataError, UsageError
+from fewbit.modules import huggingface, tensor_file
+from fewbit.modules.description import Description
+from fewbit.modules.inventory import named_modules, take
+from fewbit.modules.loading import load_folder, read_contents
+from fewbit.modules.tensor_file import Entry, digest
+
+read = load_folder
+
+
+def write(
+    model: Any,
+    folder: Path,
+    *,
+    shard_bytes: int = 4 << 30,
+    factory: str | None = None,
+    tokenizer: Any = None,
+) -> dict[str, Any]:
+    """Write a model's tensors into `fewbit.safetensors`, or into several files of at most `shard_bytes`.
+
+    The name is not `model.safetensors` on purpose: transformers would take it for a float model, find no weights it
+    knows, and go on with random ones.
+
+    Args:
+        model: a quantized model, frozen or not; one without quantized layers is written as it is.
+        folder: an empty folder.
+        shard_bytes: the most bytes of tensors in one file; a larger tensor has a file of its own.
+        factory: `"file.py:function"` that makes the float model; it is noted for whoever loads, and not run.
+        tokenizer: a tokenizer or processor to be saved beside the model.
+    """
+    if shard_bytes < 1:
+        raise UsageError(f"shard_bytes={shard_bytes}", expected="a number of bytes, such as 4 << 30")
+    if factory is not None and not registry.is_reference(factory):
+        raise UsageError(f"factory={factory!r} does not name a function", expected="'file.py:function'")
+    model = _module(model)
+    inventory = take(model)
+    shards = list(_shards(inventory.entries.values(), shard_bytes))
+    tensors = {}
+    for number, shard in enumerate(shards, start=1):
+        name = "fewbit.safetensors" if len(shards) == 1 else f"fewbit-{number:05}-of-{len(shards):05}.safetensors"
+        for key, stored in tensor_file.write(folder / name, shard).items():
+            tensors[key] = stored.to_dict() | {"kind": inventory.kinds[key]}
+    content: dict[str, Any] = {"class": type(model).__name__}
+    if huggingface.is_pretrained(model):
+        content["huggingface"] = huggingface.save_files(model, folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    config = getattr(model, "fewbit_config", None)
+    content |= {"factory": factory, "config": None if config is None else config.to_dict()}
+    return {**content, **Description.of(model).to_dict(), "tensors": tensors, "aliases": inventory.aliases}
+
+
+def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Read every tensor with the safetensors library and compare its bytes with the model's own.
+
+    Raises:
+        DataError: a bit that differs, a tensor of the model that is not in the files.
+    """
+    model = _module(model)
+    found = read_contents(folder, manifest)
+    held = {**dict(_tensors(model)), **found.description.parts()}
+    missing = [name for name in held if name not in found.tensors]
+    # Codes that a kernel keeps in its own layout were hashed as they were written, and the hashes are compared already.
+    changed = [
+        name
+        for name, tensor in held.items()
+        if not tensor.is_meta and name in found.tensors and digest(tensor) != digest(found.tensors[name])
+    ]
+    if missing or changed or found.description != Description.of(model):
+        raise DataError(
+            "what was written is not what the model holds",
+            code="export-differs",
+            where=", ".join([*missing, *changed][:5]) or "the description of its layers",
+            expected="every tensor of the model, bit by bit",
+            try_="was the model changed while it was exported?",
+        )
+
+
+def _module(model: Any) -> nn.Module:
+    model = getattr(model, "_orig_mod", model)  # what torch.compile stands before
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"a {type(model).__name__} cannot be written in this format", expected="a torch.nn.Module")
+    return model
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer under all its names, as the modules hold them; those of kernels are left out."""
+    for path, module in named_modules(model):
+        for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+            if tensor is not None:
+                yield f"{path}.{name}".lstrip("."), tensor
+
+
+def _shards(entries: Iterable[Entry], limit: int) -> Iterator[list[Entry]]:
+    shard: list[Entry] = []
+    for entry in entries:
+        if shard and sum(each.nbytes for each in shard) + entry.nbytes > limit:
+            yield shard
+            shard = []
+        shard.append(entry)
+    yield shard

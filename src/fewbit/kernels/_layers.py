@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers compute what a kernel computes. A subclass with a forward of its own does something else, so it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from fewbit.modules.quantized import get_weight
+from fewbit.numerics.qtensor import QTensor
+
+
+def not_linear(layer: Any) -> str | None:
+    """Why a layer is no plain matrix product with `weight` and `bias`; empty if it is nothing like it.
+
+    >>> from fewbit.modules.quantized import make_quantized
+    >>> not_linear(make_quantized(nn.Conv2d(1, 1, 1)))
+    ''
+    """
+    kind = layer.float_class
+    if "weight" not in layer.coded or not (issubclass(kind, nn.Linear) or _is_conv1d(kind)):
+        return ""
+    if issubclass(kind, NonDynamicallyQuantizableLinear):
+        return "the attention around it reads its weight and never calls it"
+    if issubclass(kind, nn.Linear) and kind.forward is not nn.Linear.forward:
+        return f"{kind.__name__} has a forward of its own"
+    return None
+
+
+def not_embedding(layer: Any) -> str | None:
+    """Why a layer is no plain table look-up; empty if it is nothing like it."""
+    kind = layer.float_class
+    if "weight" not in layer.coded or not issubclass(kind, nn.Embedding):
+        return ""
+    if kind.forward is not nn.Embedding.forward:
+        return f"{kind.__name__} has a forward of its own"
+    return "max_norm changes the table while it is read" if layer.max_norm is not None else None
+
+
+def weight_of(layer: Any) -> QTensor:
+    """The layer's weight."""
+    return get_weight(layer, "weight")
+
+
+def per_output(weight: QTensor) -> bool:
+    """Whether everything that makes up one output shares one scale."""
+    return weight.block[0] in (1, weight.shape[0]) and weight.block[1:] == weight.shape[1:]
+
+
+def output_steps(weight: QTensor) -> tuple[Tensor, Tensor | None]:
+    """Of a weight that is scaled output by output: the step and the zero point of each, float32 `[out]`."""
+    qparams, outputs = weight.qparams, weight.shape[0]
+    zero = None if qparams.zero_point is None else qparams.zero_point.flatten().expand(outputs).contiguous()
+    return qparams.step.flatten().expand(outputs).contiguous(), zero
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """An activation as `[tokens, features]`."""
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+
+
+def finish(out: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """What a product gave for `as_rows(x)`, with the bias, in the shape and dtype that a linear layer would give for `x`.
+
+    Args:
+        out: `[tokens, out]`; changed.
+        bias: `[out]`, or none.
+        x: the activation.
+    """
+    if bias is not None:
+        out += bias
+    if out.dtype is not x.dtype:
+        out = out.to(x.dtype)
+    return out if x.ndim == 2 else out.reshape(*x.shape[:-1], out.shape[-1])
+
+
+def _is_conv1d(kind: type[nn.Module]) -> bool:
+    """Hugging Face's linear layer with a transposed weight, known without importing the library."""
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layouts of PyTorch's int4 kernels, learnt from their own packing functions.
+
+Both kernels want codes 0 … 15 of a weight `[out, in]` two to a byte, in an order of their own, which on a CPU follows the
+instructions it has. The order is the same in every tile, so it is learnt from one: a tile of known codes is packed, and what
+lies where is read off. With that, codes come back from a packed weight bit by bit, on whatever machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ROWS = 16  # both kernels take outputs in such steps
+_CHUNK = 4096  # rows packed at a time: PyTorch packs from int32, eight times the size of the result
+
+
+class Cpu:
+    """For `_weight_int4pack_mm_for_cpu`: blocks of rows, within a block column after column."""
+
+    def pack(self, codes: Tensor) -> Tensor:
+        """uint8 `[out, in]` holding 0 … 15, to bytes `[out, in / 2]`."""
+        return torch.cat([_pack_cpu(part) for part in codes.split(_CHUNK)])
+
+    def columns(self, packed: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The codes block by block: which rows, and uint8 `[in, rows]`."""
+        outputs, half = packed.shape
+        width, tail = _block(), outputs % _block()
+        blocks = packed[: outputs - tail].view(-1, 2 * half, width // 2)
+        for index, block in enumerate(blocks):
+            yield slice(index * width, (index + 1) * width), _columns(block, width)
+        if tail:
+            yield slice(outputs - tail, outputs), _columns(packed[outputs - tail :].view(2 * half, tail // 2), tail)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """The inverse of `pack`."""
+        codes = packed.new_empty(packed.shape[0], 2 * packed.shape[1])
+        for rows, columns in self.columns(packed):
+            codes[rows] = columns.t()
+        return codes
+
+
+class Cuda:
+    """For `_weight_int4pack_mm`: tiles of 8 rows and 16, 32 … columns, spread over the threads of a warp.
+
+    Args:
+        features: of the weight; a tile is as wide as divides them.
+    """
+
+    def __init__(self, features: int):
+        self.inner = next(inner for inner in (8, 4, 2) if features % (16 * inner) == 0)
+
+    def pack(self, codes: Tensor) -> Tensor:
+        """uint8 `[out, in]` holding 0 … 15, to int32 `[out / 8, in / (16 · inner), 32, inner / 2]`."""
+        return _pack_cuda(codes, self.inner)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """The inverse of `pack`."""
+        rows, tiles = packed.shape[:2]
+        nibbles = _nibbles(packed.view(torch.uint8).reshape(rows, tiles, -1))
+        codes = nibbles[..., _order_cuda(self.inner, packed.device)].unflatten(-1, (8, 16 * self.inner))
+        return codes.transpose(1, 2).reshape(8 * rows, -1)
+
+
+def _pack_cpu(codes: Tensor) -> Tensor:
+    return torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+
+
+def _pack_cuda(codes: Tensor, inner: int) -> Tensor:
+    return torch._convert_weight_to_int4pack(codes[:, ::2] << 4 | codes[:, 1::2], inner)
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """The codes of `[…, bytes]`: all low halves, then all high ones."""
+    return torch.cat([packed & 15, packed >> 4], -1)
+
+
+def _learn(pack: Callable[[Tensor], Tensor], rows: int, columns: int, device: torch.device) -> Tensor:
+    """For every nibble of a packed tile, in the order of `_nibbles`, which element of the tile it is."""
+    index = torch.arange(rows * columns, device=device).reshape(rows, columns)
+    found = torch.zeros(rows * columns, dtype=torch.int64, device=device)
+    for place in range(0, (rows * columns - 1).bit_length(), 4):
+        packed = pack((index >> place & 15).to(torch.uint8))
+        found |= _nibbles(packed.contiguous().view(torch.uint8).flatten()).long() << place
+    return found
+
+
+@cache
+def _block() -> int:
+    """How many rows this CPU packs together: those whose first column comes before any second one."""
+    columns = _learn(_pack_cpu, 64, 2, torch.device("cpu")) % 2
+    low = columns[: len(columns) // 2]  # of the low halves alone, each stands for a byte
+    return 2 * int(low.cumsum(0).eq(0).sum())
+
+
+@cache
+def _order_cpu(rows: int) -> Tensor | None:
+    """Where in the nibbles of one column each row lies; none if they are in order."""
+    tile = _learn(_pack_cpu, rows, 2, torch.device("cpu")).view(2, 2, rows // 2)  # half, column, byte
+    order = tile[:, 0].flatten() // 2
+    return None if torch.equal(order, torch.arange(rows)) else order.argsort()
+
+
+@cache
+def _order_cuda(inner: int, device: torch.device) -> Tensor:
+    return _learn(lambda codes: _pack_cuda(codes, inner), 8, 16 * inner, device).argsort()
+
+
+def _columns(block: Tensor, rows: int) -> Tensor:
+    order = _order_cpu(rows)
+    nibbles = _nibbles(block)
+    return nibbles if order is None else nibbles[:, order]
+
+
+def padded(codes: Tensor) -> Tensor:
+    """With as many rows of zeros more as the kernels need."""
+    return F.pad(codes, (0, 0, 0, -codes.shape[0] % ROWS))

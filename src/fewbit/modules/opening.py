@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch model from a path: a Hugging Face folder, a program, a file of tensors with a factory, an own export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import Tensor, nn
+
+from fewbit import registry
+from fewbit.errors import DataError, UsageError, require
+from fewbit.modules import manifest
+from fewbit.modules.huggingface import pretrained_class
+from fewbit.modules.lifting import lift
+from fewbit.modules.loading import call_factory, load_folder
+from fewbit.modules.program import open_program
+
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+_WRAPPED_IN = ("state_dict", "model_state_dict", "model")
+_EXPECTED = (
+    "a Hugging Face folder, a .pt2 program, a .safetensors or .pt state dict with a factory, a folder fewbit exported, "
+    "or file.py:function"
+)
+
+
+def open_model(path: str | Path, factory: Callable[[], nn.Module] | str | None = None) -> nn.Module:
+    """The model at a path, in eval mode.
+
+    Nothing is run but what the caller names: pickles in Hugging Face folders are refused, a `.pt` file is read as
+    tensors only, a `.pt2` only if opening it runs nothing.
+
+    Args:
+        path: a Hugging Face folder, a `.pt2`, a state dict, a folder that `export` wrote, or `"file.py:function"`.
+        factory: for a state dict, a function that returns the model, or `"file.py:function"`.
+
+    Raises:
+        UsageError: nothing there that can be opened.
+        DataError: a file that is damaged, or does not fit the factory's model.
+    """
+    if registry.is_reference(path):
+        return call_factory(str(path)).eval()
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise UsageError(f"no file or folder {str(path)!r}", where=path, expected=_EXPECTED, try_=_near(place))
+    if place.is_dir():
+        return _folder(place, factory)
+    suffix = place.suffix.lower()
+    if suffix == ".pt2" and factory is None:
+        return lift(open_program(place)).eval()
+    if suffix == ".pt2":
+        return _filled(place, dict(open_program(place).state_dict), factory)
+    if suffix == ".safetensors":
+        return _filled(place, _safetensors(place), factory)
+    if suffix in _PICKLED:
+        return _filled(place, _unpickled(place), factory)
+    raise UsageError(f"{place.name!r} is not a PyTorch model", where=place, expected=_EXPECTED)
+
+
+def _folder(folder: Path, factory: Callable[[], nn.Module] | str | None) -> nn.Module:
+    if manifest.is_export(folder):
+        return load_folder(folder, manifest.read(folder), factory=factory)
+    if (folder / "config.json").is_file():
+        return _pretrained(folder)
+    inside = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".safetensors", ".pt2", *_PICKLED))
+    raise UsageError(
+        f"the folder {str(folder)!r} has no config.json and no {manifest.NAME}",
+        where=folder,
+        expected=_EXPECTED,
+        try_=f"name the file itself, such as {str(inside[0])!r}" if inside else None,
+    )
+
+
+def _pretrained(folder: Path) -> nn.Module:
+    """A Hugging Face model from its own files, complete or not at all."""
+    transformers = require("transformers", extra="hf", purpose="opening a Hugging Face folder")
+    config = _config(folder)
+    if not any(folder.glob("*.safetensors")):
+        pickled = sorted(folder.glob("*.bin"))
+        raise UsageError(
+            f"{pickled[0].name} is a pickle, which can run code when it is opened" if pickled else "no weights here",
+            where=folder,
+            expected="model.safetensors, or several with an index",
+            try_="save it again with model.save_pretrained(folder)" if pickled else None,
+        )
+    quantized = config.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        raise UsageError(f"the model is quantized already ({method})", where=folder, expected="a float model")
+    names = config.get("architectures") or ["AutoModel"]
+    found: Any = transformers.AutoModel if names == ["AutoModel"] else pretrained_class(str(names[0]), folder)
+    try:
+        with _quiet(transformers):
+            model, info = found.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # whatever a damaged file or configuration makes the library raise
+        raise DataError(
+            f"transformers cannot open the model: {type(error).__name__}: {str(error)[:300]}",
+            code="model-unreadable",
+            where=folder,
+            expected=f"the files of a {found.__name__}",
+        ) from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise DataError(
+            f"{len(missing)} weights are not in the files: {', '.join(missing[:5])}",
+            code="model-incomplete",
+            where=folder,
+            expected=f"every weight of a {found.__name__}; transformers would go on with random ones",
+        )
+    opened: nn.Module = model.eval()
+    return opened
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = orjson.loads((folder / "config.json").read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"config.json is not JSON: {error}", code="model-config", where=folder) from error
+    if not isinstance(config, dict):
+        raise DataError("config.json is not an object", code="model-config", where=folder)
+    return config
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's bars and remarks: what matters of them is checked."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    library = require("safetensors.torch", extra="torch", purpose="reading a .safetensors file")
+    try:
+        tensors: dict[str, Tensor] = library.load_file(path)
+    except Exception as error:  # whatever a damaged file makes the library raise
+        raise _unreadable(path, error) from error
+    return tensors
+
+
+def _unpickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a `torch.save` file, read by torch's restricted reader, which makes nothing but tensors."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged or unsafe file makes torch raise
+        raise _unreadable(path, error) from error
+    for key in _WRAPPED_IN:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise DataError(
+            f"the file holds a {type(content).__name__}",
+            code="model-unreadable",
+            where=path,
+            expected="a state dict: tensors by name, as model.state_dict() gives them",
+        )
+    return dict(content)
+
+
+def _filled(path: Path, tensors: dict[str, Tensor], factory: Callable[[], nn.Module] | str | None) -> nn.Module:
+    if factory is None:
+        raise UsageError(
+            f"{path.name!r} holds tensors and not the code of a model",
+            where=path,
+            expected="a function that returns the model they belong to",
+            try_="--factory file.py:function",
+        )
+    model = call_factory(factory)
+    own = set(model.state_dict())
+    if tensors and all(name.startswith("module.") for name in tensors) and not own & set(tensors):
+        tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}  # from DataParallel
+    try:
+        missing, unexpected = model.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:
+        raise _misfit(path, model, str(error)) from error
+    if missing or unexpected:
+        lacks = [f"no {name}" for name in missing] + [f"no place for {name}" for name in unexpected]
+        raise _misfit(path, model, f"{'; '.join(lacks[:8])}{'; …' if len(lacks) > 8 else ''}")
+    return model.eval()
+
+
+def _misfit(path: Path, model: nn.Module, why: str) -> DataError:
+    return DataError(
+        f"the tensors are not those of the factory's {type(model).__name__}: {why[:600]}",
+        code="model-differs",
+        where=path,
+        expected="the same names and shapes in both",
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return DataError(
+        f"the file cannot be read as tensors: {why[:200]}",
+        code="model-unreadable",
+        where=path,
+        expected="a state dict; other pickles can run code and are not opened",
+        try_="safetensors.torch.save_model(model, path), or torch.save(model.state_dict(), path)",
+    )
+
+
+def _near(place: Path) -> str | None:
+    from difflib import get_close_matches
+
+    names = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
+    close = get_close_matches(place.name, names, n=3)
+    return f"did you mean {' or '.join(repr(str(place.parent / name)) for name in close)}?" if close else None

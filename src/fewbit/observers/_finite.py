@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guard before the observers: what is not finite is counted, remembered and kept from the statistics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewbit.errors import DataError
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """What a guard saw.
+
+    Args:
+        item: the index of the first item it was in.
+        nan: how many values were not a number.
+        positive: how many were plus infinity.
+        negative: how many were minus infinity.
+    """
+
+    item: int
+    nan: int
+    positive: int
+    negative: int
+
+    def __str__(self) -> str:
+        parts = {"NaN": self.nan, "+inf": self.positive, "-inf": self.negative}
+        return ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+
+
+class FiniteGuard:
+    """Watches one point. Everything stays on the tensors' device until `found` or `check` is called.
+
+    >>> guard = FiniteGuard()
+    >>> guard.admit(torch.tensor([1.0, float("nan")]), item=7)
+    tensor([1., 0.])
+    >>> guard.found()
+    NonFinite(item=7, nan=1, positive=0, negative=0)
+    """
+
+    def __init__(self) -> None:
+        self._counts: Tensor | None = None  # nan, +inf, -inf
+        self._first: Tensor | None = None  # item index, -1 as long as there was none
+
+    def admit(self, x: Tensor, item: int) -> Tensor:
+        """The values for the observers: `x` itself if all are finite, else a copy with zeros for the others.
+
+        Args:
+            x: any shape.
+            item: the index of the item that `x` comes from.
+        """
+        # On the host a result can be read at no cost, so the common case is two fast passes. On an accelerator reading
+        # waits for everything before it, so the work is done in any case.
+        if not x.is_floating_point() or not x.numel() or (x.device.type == "cpu" and _all_finite(x)):
+            return x
+        found = torch.stack([x.isnan().sum(), (x == math.inf).sum(), (x == -math.inf).sum()])
+        if self._counts is None or self._first is None:
+            self._counts = torch.zeros_like(found)
+            self._first = torch.full((), -1, device=x.device)
+        self._counts += found
+        self._first = torch.where((self._first < 0) & found.any(), item, self._first)
+        return torch.where(x.isfinite(), x, 0)
+
+    def found(self) -> NonFinite | None:
+        """What was seen that is not finite, or none; waits for the device."""
+        if self._counts is None or self._first is None or int(self._first) < 0:
+            return None
+        return NonFinite(int(self._first), *self._counts.tolist())
+
+    def check(self, point: str) -> None:
+        """Raise if anything was not finite.
+
+        Args:
+            point: the name of the layer or point, for the message.
+        """
+        found = self.found()
+        if found is not None:
+            raise DataError(
+                f"{point} saw values that are not finite: {found}",
+                where=f"{point}, first in sample {found.item}",
+                expected="finite activations for every calibration sample",
+                try_="look at that sample's input; if it is fine, the model overflows: run it in float32 or bfloat16",
+            )
+
+
+def _all_finite(x: Tensor) -> bool:
+    # Not a number comes through a minimum and a maximum.
+    return math.isfinite(x.amin()) and math.isfinite(x.amax())

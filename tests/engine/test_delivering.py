@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing of the user's is touched, and a folder is there whole and checked or not at all."""
+
+import json
+import os
+from functools import wraps
+
+import pytest
+import torch
+
+from fewbit import registry
+from fewbit.engine import delivering
+from fewbit.engine.delivering import export, load
+from fewbit.errors import DataError, UsageError
+from fewbit.record import Record
+from fewbit.schemes.presets import preset
+from quantized_models import mlp, numbers, quantize_linears
+
+
+@pytest.fixture
+def model():
+    return quantize_linears(mlp())
+
+
+@pytest.fixture
+def exported(model, tmp_path):
+    return export(model, tmp_path / "out")
+
+
+def everything(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_new_folder_and_its_parents_are_made(model, tmp_path):
+    made = export(model, tmp_path / "a" / "b")
+    assert made == tmp_path / "a" / "b" and sorted(p.name for p in made.iterdir()) == [
+        "fewbit.json",
+        "fewbit.safetensors",
+    ]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def test_an_empty_folder_is_used_and_stays_the_same_folder(model, tmp_path):
+    (tmp_path / "out").mkdir()
+    number = (tmp_path / "out").stat().st_ino
+    assert len(list(export(model, tmp_path / "out").iterdir())) == 2
+    assert (tmp_path / "out").stat().st_ino == number
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_the_users_is_left_alone(model, tmp_path, overwrite):
+    """Quark's file2file deletes an existing folder with everything in it (defect 14)."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    before = everything(tmp_path)
+    with pytest.raises(UsageError) as error:
+        export(model, tmp_path / "out", overwrite=overwrite)
+    assert "out" in str(error.value) and everything(tmp_path) == before
+
+
+def test_a_file_in_the_place_of_the_folder(model, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="is a file"):
+        export(model, tmp_path / "out", overwrite=True)
+    assert everything(tmp_path) == {"out": b"mine"}
+
+
+def test_overwriting_replaces_the_export_and_keeps_what_else_is_there(model, tmp_path):
+    out = export(model, tmp_path / "out", shard_bytes=300)
+    (out / "notes.md").write_text("mine")
+    with pytest.raises(UsageError, match="not empty") as error:
+        export(model, out)
+    assert "overwrite=True" in error.value.try_
+    export(model, out, overwrite=True)
+    assert set(everything(out)) == {"fewbit.json", "fewbit.safetensors", "notes.md"}
+    assert (out / "notes.md").read_text() == "mine"
+    assert torch.equal(load(out, mlp())(numbers(5, 40)), model(numbers(5, 40)))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_the_user_changed_is_the_users(model, tmp_path):
+    out = export(model, tmp_path / "out")
+    (out / "fewbit.safetensors").write_bytes(b"mine now")
+    before = everything(tmp_path)
+    with pytest.raises(UsageError, match=r"changed since: fewbit\.safetensors"):
+        export(model, out, overwrite=True)
+    assert everything(tmp_path) == before
+
+
+def test_a_file_under_a_name_the_export_needs_is_the_users(model, tmp_path):
+    out = export(model, tmp_path / "out", shard_bytes=300)
+    (out / "fewbit.safetensors").write_bytes(b"mine")
+    before = everything(tmp_path)
+    with pytest.raises(UsageError, match=r"would replace: fewbit\.safetensors"):
+        export(model, out, overwrite=True)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "stop", [KeyboardInterrupt, OSError("disk full"), DataError("no")], ids=["ctrl-c", "disk", "check"]
+)
+@pytest.mark.parametrize("place", ["write", "check"])
+def test_an_export_that_fails_leaves_nothing(model, tmp_path, monkeypatch, stop, place):
+    exporter = registry.get("exporters", "safetensors")
+    real = getattr(exporter, place)
+
+    @wraps(real)
+    def fail(*arguments, **options):
+        real(*arguments, **options)
+        raise stop
+
+    monkeypatch.setattr(exporter, place, fail)
+    with pytest.raises(BaseException) as error:
+        export(model, tmp_path / "deep" / "out", shard_bytes=300)
+    assert error.type is (stop if isinstance(stop, type) else type(stop))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_failed_overwrite_leaves_the_earlier_export(model, tmp_path, monkeypatch):
+    out = export(model, tmp_path / "out")
+    before = everything(tmp_path)
+    monkeypatch.setattr(registry.get("exporters", "safetensors"), "check", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export(quantize_linears(mlp()), out, overwrite=True, shard_bytes=300)
+    assert everything(tmp_path) == before
+
+
+def test_a_half_done_overwrite_is_noticed(model, tmp_path):
+    """Files are moved one by one, the manifest last: what a crash leaves between them does not load as something."""
+    old = export(model, tmp_path / "old")
+    other = mlp()
+    with torch.no_grad():
+        other[0].bias += 1
+    new = export(quantize_linears(other), tmp_path / "new")
+    os.replace(new / "fewbit.safetensors", old / "fewbit.safetensors")
+    with pytest.raises(DataError, match="not those that were exported") as error:
+        load(old, mlp())
+    assert "0.bias" in error.value.where
+
+
+def test_an_unknown_format_or_option_is_told_before_anything_is_made(model, tmp_path):
+    with pytest.raises(UsageError, match="safetensor") as error:
+        export(model, tmp_path / "out", format="safetensor")
+    assert "did you mean 'safetensors'" in error.value.expected
+    with pytest.raises(UsageError, match="shard_size") as error:
+        export(model, tmp_path / "out", shard_size=1)
+    assert "shard_bytes" in error.value.expected and not any(tmp_path.iterdir())
+
+
+def test_something_that_is_no_module(tmp_path):
+    with pytest.raises(UsageError, match="a dict cannot be written"):
+        export({}, tmp_path / "out")
+
+
+def test_the_configuration_and_the_record_come_along(model, tmp_path):
+    model.fewbit_config = preset("w4a16")
+    model.fewbit_record = Record("quantize")
+    out = export(model, tmp_path / "out")
+    assert load(out, mlp()).fewbit_config == preset("w4a16")
+    assert json.loads((out / "record.json").read_text())["verb"] == "quantize"
+    export(model, out, overwrite=True)  # the record is a file of the export
+
+
+def test_the_callers_model_is_not_changed_by_loading(exported):
+    skeleton = mlp()
+    before = {name: tensor.clone() for name, tensor in skeleton.state_dict().items()}
+    made = load(exported, skeleton)
+    assert made is not skeleton and type(skeleton[0]) is torch.nn.Linear
+    assert all(torch.equal(skeleton.state_dict()[name], tensor) for name, tensor in before.items())
+    with torch.no_grad():
+        made[0].bias.zero_()
+    assert skeleton[0].bias.any()
+
+
+def test_a_factory_builds_the_model(exported, model, tmp_path):
+    (tmp_path / "build.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(40, 24), nn.ReLU(), nn.Linear(24, 8))\n"
+        "def wrong():\n    return 1\n"
+    )
+    for factory in (mlp, f"{tmp_path}/build.py:make"):
+        assert torch.equal(load(exported, factory=factory)(numbers(5, 40)), model(numbers(5, 40)))
+    for factory, what in ((f"{tmp_path}/build.py:wrong", "returned a int"), ("make", "does not name a function")):
+        with pytest.raises(UsageError, match=what):
+            load(exported, factory=factory)
+    with pytest.raises(UsageError, match="both"):
+        load(exported, mlp(), factory=mlp)
+
+
+def test_the_loaded_model_is_in_eval_mode(exported):
+    assert not load(exported, mlp().train()).training
+
+
+def test_a_model_that_cannot_be_copied(exported):
+    skeleton = mlp()
+    skeleton.lock = __import__("threading").Lock()
+    with pytest.raises(UsageError, match="cannot be copied") as error:
+        load(exported, skeleton)
+    assert "factory" in error.value.try_
+
+
+def test_another_device(exported):
+    with pytest.raises(Exception):  # noqa: B017
+        load(exported, mlp(), device="meta")(numbers(5, 40)).tolist()
+    assert load(exported, mlp(), device=torch.device("cpu"))[0].weight_packed.device.type == "cpu"
+
+
+def test_the_folder_is_written_with_the_users_permissions(exported):
+    mask = os.umask(0)
+    os.umask(mask)
+    assert exported.stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def test_the_names_of_the_format_are_public():
+    assert delivering.export is export and delivering.load is load

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run promises: clear refusals, nothing of the caller's changed, padding left out, one record."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_models import distance, images, mixed, opt, token_ids
+from torch import nn
+from torch.utils.data import DataLoader
+
+from fewbit import Config, DataError, Dataset, ModelQuantizer, UsageError, compress_weights, plan, quantize
+from fewbit.modules.quantized import is_quantized
+from fewbit.schemes.presets import preset
+
+
+def states(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(token_ids()),
+        lambda: [{"input_ids": token_ids(2)} for _ in range(3)],
+        lambda: ({"input_ids": token_ids(2)} for _ in range(3)),
+        lambda: Dataset([{"input_ids": token_ids(2)}]),
+        lambda: [(token_ids(2),)],
+    ],
+    ids=["loader", "dicts", "generator", "dataset", "tuples"],
+)
+@pytest.mark.filterwarnings("ignore::fewbit.data.objects.spool.SpoolWarning", "ignore:a generator can be read once")
+def test_calibration_inputs_of_every_kind(make):
+    quantized = ModelQuantizer("w8a8").quantize_model(opt(), make())
+    assert quantized.get_submodule("model.decoder.layers.0.fc1").input_quantizer.scale is not None
+
+
+@pytest.mark.parametrize("empty", [[], DataLoader(torch.zeros(0, 9, dtype=torch.long))], ids=["list", "loader"])
+def test_an_empty_loader_is_an_error(empty):
+    with pytest.raises(DataError, match="empty"):
+        ModelQuantizer("w8a8").quantize_model(opt(), empty)
+
+
+def test_static_activations_without_data_are_refused_and_named():
+    with pytest.raises(UsageError) as caught:
+        ModelQuantizer("w8a8").quantize_model(mixed())
+    assert "conv:input" in str(caught.value) and "is_dynamic" in str(caught.value)
+
+
+def test_a_nan_is_named_with_layer_and_item():
+    inputs = images()
+    inputs[3][0, 1, 2, 2] = float("nan")
+    with pytest.raises(DataError) as caught:
+        ModelQuantizer("w8a8").quantize_model(mixed(), inputs)
+    assert "conv:input" in str(caught.value) and "3" in str(caught.value)
+
+
+def test_nothing_of_the_callers_is_changed():
+    model = mixed().train()
+    config = preset("w8a8")
+    fingerprint, before, mode = config.fingerprint, states(model), [m.training for m in model.modules()]
+    torch.manual_seed(5)
+    random_state = torch.get_rng_state()
+    inputs = images()
+    kept = [x.clone() for x in inputs]
+    ModelQuantizer(config).quantize_model(model, inputs)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(a, b) for a, b in zip(inputs, kept))
+    assert [m.training for m in model.modules()] == mode
+    assert config.fingerprint == fingerprint
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not model._forward_hooks and not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_inplace_changes_the_callers_model():
+    model = mixed()
+    assert ModelQuantizer("w4a16").quantize_model(model, inplace=True) is model
+    assert is_quantized(model.first)
+
+
+def test_a_config_serves_several_models_alike():
+    quantizer = ModelQuantizer("w8a8_dynamic")
+    first, second = quantizer.quantize_model(mixed()), quantizer.quantize_model(mixed())
+    x = images()[0]
+    assert torch.equal(first(x), second(x))
+
+
+def test_padding_does_not_touch_the_statistics():
+    ids = token_ids(4, 8)
+    mask = torch.ones_like(ids)
+    mask[:, 5:] = 0
+    other = ids.clone()
+    other[:, 5:] = 7
+    scales = []
+    for padded in (ids, other):
+        quantized = ModelQuantizer("w8a8").quantize_model(opt(), [{"input_ids": padded, "attention_mask": mask}])
+        layers = (m.input_quantizer for m in quantized.modules() if is_quantized(m))
+        scales.append(torch.cat([q.scale for q in layers if q is not None]))
+    # Keys of padded tokens are masked, so what real tokens carry is the same; what padded ones carry is not.
+    torch.testing.assert_close(scales[0], scales[1], rtol=1e-5, atol=0)
+
+
+def test_the_record_accounts_for_every_layer():
+    quantizer = ModelQuantizer("w8a8_dynamic")
+    frozen = quantizer.freeze(quantizer.quantize_model(mixed()))
+    lines = quantizer.record.lines
+    assert {line["where"] for line in lines if line["what"] == "quantized"} >= {"conv.weight", "first.weight", "second.weight"}
+    kernels = {line["where"]: line["kernel"] for line in lines if line["what"] == "kernel"}
+    assert set(kernels) == {name for name, module in frozen.named_modules() if is_quantized(module)}
+    assert copy.deepcopy(frozen)(images()[0]).shape == (4, 10)
+
+
+def test_quantize_and_compress_weights_are_the_same_engine():
+    model, inputs = mixed(), images()
+    with torch.no_grad():
+        reference = model(inputs[0])
+        assert distance(quantize(model, inputs)(inputs[0]), reference) < 0.05
+        assert distance(compress_weights(model)(inputs[0]), reference) < 0.02
+        assert distance(compress_weights(model, mode="int4_sym", group_size=32)(inputs[0]), reference) < 0.2
+
+
+def test_ratio_moves_the_sensitive_layers_to_eight_bits():
+    model = opt()
+    whole = compress_weights(model, mode="int4_sym", group_size=32, ratio=1.0)
+    half = compress_weights(model, mode="int4_sym", group_size=32, ratio=0.5)
+    bits = lambda m: [c.grid.dtype.bits for l in m.modules() if is_quantized(l) for c in l.coded.values()]  # noqa: E731, E741
+    assert bits(whole).count(4) > bits(half).count(4) > 0
+
+
+def test_a_plan_says_what_will_happen_before_data_is_read():
+    made = plan(opt(), preset="w4a16", time=False)
+    quantized = ModelQuantizer("w4a16").quantize_model(opt())
+    layers = {n: m for n, m in quantized.named_modules() if is_quantized(m)}
+    assert {w.point.layer for w in made.weights} <= set(layers)
+    held = {t.data_ptr(): t.numel() * t.element_size() for t in [*quantized.parameters(), *quantized.buffers()]}
+    assert made.bytes_after == pytest.approx(sum(held.values()), rel=0.01)
+    assert "calibration data: not needed" in made.text()
+
+
+def test_a_name_that_matches_nothing_is_refused():
+    layer = {"*.fc9": preset("w8a8").global_quant_config}
+    config = Config(global_quant_config=preset("w4a16").global_quant_config, layer_quant_config=layer)
+    with pytest.raises(UsageError, match="fc9"):
+        ModelQuantizer(config).quantize_model(opt())
