@@ -132,13 +132,14 @@ def _tokenizer() -> object:
 
 
 def write_passages() -> None:
-    """The calibration set as a file, for sides that have no tokenizer."""
+    """The calibration set and sixteen passages of the test part as files, for sides that have no tokenizer."""
     from safetensors.torch import save_file
 
     tensors = {f"{i}.{name}": tensor for i, batch in enumerate(calibration()) for name, tensor in batch.items()}
-    path = models.WORK / "models" / "passages.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path)
+    folder = models.WORK / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "passages.safetensors")
+    save_file(tokenize(pairs()[1][:16]), folder / "judging.safetensors")
 
 
 def measure(name: str, reference: nn.Module, expected: Embedded) -> list[str]:
@@ -182,8 +183,8 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         about = f"""\
 All of all-MiniLM-L6-v2 as each preset quantizes it and `freeze` packs it. MB is parameters and buffers as they lie in
-memory, seconds quantize + freeze with {CALIBRATION} calibration passages. {PAIRS} questions and passages of BoolQ, of up
-to {LENGTH} tokens."""
+memory, seconds quantize + freeze with {CALIBRATION} calibration passages. {PAIRS} questions and passages of BoolQ, of
+up to {LENGTH} tokens."""
         write_section("Accuracy by preset on MiniLM (`bench/minilm.py`)", f"{about}\n\n{text}")
 
 

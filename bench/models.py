@@ -74,6 +74,16 @@ def calibration(model: str) -> list[dict[str, Tensor]]:
     return [{name: stored[f"{i}.{name}"] for name in ("input_ids", "attention_mask")} for i in range(count)]
 
 
+def judging(model: str) -> list[dict[str, Tensor]]:
+    """Inputs that no calibration saw, to weigh errors by what layers really read."""
+    if model == "decoder":
+        return [inputs(1, 64, seed) for seed in (100, 101)]
+    from safetensors.torch import load_file
+
+    stored = load_file(WORK / "models" / "judging.safetensors")
+    return [stored]
+
+
 def linears(model: nn.Module) -> dict[str, nn.Module]:
     """The layers every side quantizes: all linear layers but the head."""
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -40,20 +40,48 @@ def quantize(model: str, scheme: str, judge: bool = False, **options: Any) -> di
     frozen = side().quantize(own, scheme, batches, **options)
     answer: dict[str, Any] = {"seconds": time.perf_counter() - start}
     if judge:
-        answer |= error(frozen, base(model))
+        answer |= error(frozen, model)
     return answer
 
 
-def error(frozen: nn.Module, reference: nn.Module) -> dict[str, Any]:
-    """The sum over layers of ‖W - Ŵ‖ / ‖W‖; every side must have quantized the same layers."""
-    wanted, found = models.linears(reference), side().weights(frozen)
+def error(frozen: nn.Module, model: str) -> dict[str, Any]:
+    """The sum over layers of ‖W - Ŵ‖ / ‖W‖, and the same with each input feature weighed by its mean square.
+
+    Every side must have quantized the same layers.
+    """
+    wanted, found = models.linears(base(model)), side().weights(frozen)
     if set(wanted) != set(found):
         raise SystemExit(f"{SIDE} quantized other layers: {sorted(set(wanted) ^ set(found))[:5]}")
-    total = 0.0
+    plain_error = weighed_error = 0.0
     for name, layer in wanted.items():
-        weight = layer.weight.double()
-        total += ((found[name].double() - weight).norm() / weight.norm()).item()
-    return {"error": total, "layers": len(found)}
+        weight, root = layer.weight.double(), squares(model)[name].sqrt()
+        difference = found[name].double() - weight
+        plain_error += (difference.norm() / weight.norm()).item()
+        weighed_error += ((difference * root).norm() / (weight * root).norm()).item()
+    return {"error": plain_error, "weighed": weighed_error, "layers": len(found)}
+
+
+@cache
+def squares(model: str) -> dict[str, torch.Tensor]:
+    """What each layer reads on inputs no calibration saw: the mean square of every feature, padding left out."""
+    sums: dict[str, torch.Tensor] = {}
+    network = base(model)
+    for batch in models.judging(model):
+        mask = batch["attention_mask"].bool()
+
+        def hook(name: str, mask: torch.Tensor = mask) -> Callable[..., None]:
+            def add(_: nn.Module, read: tuple[torch.Tensor, ...]) -> None:
+                x = read[0][mask] if read[0].shape[:2] == mask.shape else read[0]
+                sums[name] = sums.get(name, 0) + x.double().square().flatten(0, -2).sum(0)
+
+            return add
+
+        hooks = [layer.register_forward_pre_hook(hook(name)) for name, layer in models.linears(network).items()]
+        with torch.no_grad():
+            network(**batch)
+        for one in hooks:
+            one.remove()
+    return sums
 
 
 def plain(model: str) -> dict[str, Any]:
@@ -86,9 +114,15 @@ def memory(model: str, scheme: str, **options: Any) -> dict[str, Any]:
 
 
 def infer(
-    model: str, scheme: str | None, batch: int, length: int, dtype: str = "float32", compiled: bool = False
+    model: str,
+    scheme: str | None,
+    batch: int,
+    length: int,
+    dtype: str = "float32",
+    compiled: bool = False,
+    judge: bool = False,
 ) -> dict[str, Any]:
-    """The median seconds of one forward pass of a frozen model."""
+    """The median seconds of one forward pass of a frozen model; with `judge`, also its cosine with the float one."""
     network = ready(model, scheme, dtype, compiled)
     tokens = models.inputs(batch, length)
 
@@ -97,7 +131,12 @@ def infer(
             network(**tokens)
 
     run()  # what is compiled or lazy
-    return {"seconds": seconds(run, max(1, min(15, int(1 / seconds(run, 1)))))}
+    answer = {"seconds": seconds(run, max(1, min(15, int(1 / seconds(run, 1)))))}
+    if judge:
+        with torch.no_grad():
+            found, wanted = (m(**tokens).last_hidden_state.double().flatten() for m in (network, base(model)))
+        answer["cosine"] = torch.nn.functional.cosine_similarity(found, wanted, dim=0).item()
+    return answer
 
 
 @cache
@@ -111,6 +150,7 @@ def ready(model: str, scheme: str | None, dtype: str, compiled: bool) -> Any:
 def forget() -> dict[str, Any]:
     """Drop every model."""
     ready.cache_clear()
+    squares.cache_clear()
     base.cache_clear()
     gc.collect()
     return {}

@@ -53,8 +53,8 @@ _TRANSFORMERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "llama4": (
         "llama4", "Llama4TextConfig", "Llama4ForCausalLM",
         {
-            **_EXPERTS, "num_experts_per_tok": 1, "num_local_experts": 4, "intermediate_size_mlp": 24, "moe_layers": [0],
-            "layer_types": ["full_attention"], "attention_chunk_size": 8, "no_rope_layers": [1],
+            **_EXPERTS, "num_experts_per_tok": 1, "num_local_experts": 4, "intermediate_size_mlp": 24,
+            "moe_layers": [0], "layer_types": ["full_attention"], "attention_chunk_size": 8, "no_rope_layers": [1],
         },
     ),
 }  # fmt: skip
@@ -138,3 +138,31 @@ class Encoder(nn.Module):
 
     def forward(self, src: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
         return self.encoder(src, src_key_padding_mask=src_key_padding_mask)
+
+
+def codes(weight: Tensor, stack: int = 0) -> Any:
+    """A weight in fewbit's layout as eight-bit codes with one scale an output channel."""
+    from fewbit.numerics.blocks import Blocks, QSchemeType
+    from fewbit.numerics.dtypes import Dtype
+    from fewbit.numerics.grid import Grid
+    from fewbit.numerics.qparams import from_range
+    from fewbit.numerics.qtensor import QTensor
+
+    grid = Grid(Dtype.int8, QSchemeType.per_channel, axis=0)
+    block = grid.weight_block(tuple(weight.shape), stack)
+    parts = Blocks(tuple(weight.shape), block).split(weight.detach().float())
+    axes = tuple(range(1, 2 * weight.ndim, 2))
+    return QTensor.encode(weight.detach(), from_range(parts.amin(axes), parts.amax(axes), grid, block))
+
+
+def rounded(weight: Tensor, out: int = 0, stack: tuple[int, ...] = ()) -> Tensor:
+    """What `codes` stands for, by a formula of its own, in the weight's own layout.
+
+    Args:
+        weight: of any layout.
+        out: its output axis.
+        stack: its stack axes.
+    """
+    others = [axis for axis in range(weight.ndim) if axis not in (out, *stack)]
+    scale = weight.detach().abs().amax(others, keepdim=True) / 127.5 if others else weight.detach().abs() / 127.5
+    return (weight.detach() / scale).round().clamp(-128, 127) * scale

@@ -11,7 +11,17 @@ from small_models import distance, images, mixed, opt, token_ids
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fewbit import Config, DataError, Dataset, ModelQuantizer, UsageError, compress_weights, plan, quantize
+from fewbit import (
+    Config,
+    DataError,
+    Dataset,
+    ModelQuantizer,
+    QuantizationSpec,
+    UsageError,
+    compress_weights,
+    plan,
+    quantize,
+)
 from fewbit.modules.quantized import is_quantized
 from fewbit.schemes.presets import preset
 
@@ -144,3 +154,34 @@ def test_a_name_that_matches_nothing_is_refused():
     config = Config(global_quant_config=preset("w4a16").global_quant_config, layer_quant_config=layer)
     with pytest.raises(UsageError, match="fc9"):
         ModelQuantizer(config).quantize_model(opt())
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+def test_a_cache_scheme_reaches_the_cache(dynamic):
+    scheme = "per_token" if dynamic else "per_tensor"
+    spec = QuantizationSpec("fp8_e4m3", qscheme=scheme, is_dynamic=dynamic)
+    config = Config(kv_cache_quant_config=spec)
+    model, ids = opt(), token_ids(2)
+    quantized = ModelQuantizer(config).quantize_model(model, [{"input_ids": ids}])
+    with torch.no_grad():
+        reference, coded = (m(ids, use_cache=True) for m in (model, quantized))
+    assert 0 < distance(coded.logits, reference.logits) < 0.05
+    records = coded.past_key_values.layers[1].values
+    assert records.dtype is torch.uint8 and records.shape[-1] == 16 + 4 * dynamic
+    assert not hasattr(model, "fewbit_cache") and not model._forward_pre_hooks
+    if not dynamic:
+        found = quantized.fewbit_cache["1"].value.quantizer.scale
+        torch.testing.assert_close(found, reference.past_key_values.layers[1].values.abs().max().reshape(1) / 448)
+
+
+def test_keys_alone_by_the_name_of_their_projection():
+    spec = QuantizationSpec("int8", qscheme="per_token", is_dynamic=True)
+    quantized = ModelQuantizer(Config(kv_cache_quant_config={"*k_proj": spec})).quantize_model(opt())
+    layer = quantized(token_ids(1), use_cache=True).past_key_values.layers[0]
+    assert layer.keys.dtype is torch.uint8 and layer.values.dtype is torch.float32
+
+
+def test_a_cache_scheme_for_a_model_without_cache_is_refused():
+    spec = QuantizationSpec("int8", qscheme="per_token", is_dynamic=True)
+    with pytest.raises(UsageError, match="kv_cache_quant_config"):
+        ModelQuantizer(Config(kv_cache_quant_config=spec)).quantize_model(mixed())

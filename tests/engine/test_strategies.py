@@ -58,7 +58,7 @@ def static() -> Config:
     return Config(global_quant_config=QuantizationConfig(input_tensors=spec, weight=spec))
 
 
-@pytest.mark.parametrize(("config", "bound"), [(weight_only(), 0.12), (dynamic(), 0.03), (static(), 0.06)])
+@pytest.mark.parametrize(("config", "bound"), [(weight_only(), 0.2), (dynamic(), 0.03), (static(), 0.09)])
 def test_the_guides_example_runs(config, bound):
     model = opt()
     loader = DataLoader(token_ids())

@@ -206,6 +206,7 @@ def test_the_cache():
     ("fields", "where", "words"),
     [
         ({"global_config": GLOBAL}, "global_config", "'global_quant_config'"),
+        ({"self": 1}, "self", "there is no field 'self'"),
         ({"global_quant_config": INT8}, "global_quant_config", "QuantizationConfig(weight=…)"),
         ({"layer_quant_config": [1]}, "layer_quant_config", "an object of names"),
         ({"layer_quant_config": {0: GLOBAL}}, 'layer_quant_config["0"]', "in quotes"),
@@ -259,6 +260,8 @@ def test_the_cache():
         ({"kv_cache_post_rope": 1}, "kv_cache_post_rope", "True or False"),
         ({"min_kv_scale": -1}, "min_kv_scale", "from 0 up"),
         ({"min_kv_scale": float("nan")}, "min_kv_scale", "from 0 up"),
+        ({"min_kv_scale": True}, "min_kv_scale", "from 0 up"),
+        ({"min_kv_scale": "0.1"}, "min_kv_scale", "from 0 up"),
         ({"algo_config": [{"alpha": 1}]}, "algo_config[0]", "`name`"),
         ({"algo_config": ["magic"]}, "algo_config[0]", "Known"),
     ],
@@ -437,7 +440,7 @@ def test_any_configuration_resolves_to_whole_specs(config, layer, types):
     assert config.fingerprint == mark
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.dictionaries(names, values, max_size=4), st.sampled_from(["", "global_quant_config", "layer_quant_config"]))
 def test_any_nonsense_is_a_usage_error_or_a_configuration(nonsense, where):
     try:

@@ -61,6 +61,10 @@ def test_complete_says_none_for_float():
         ({"weight": QuantizationSpec("fp8", is_scale_quant=True)}, "weight.is_scale_quant", "second in a list"),
         ({"weight": []}, "weight", "an empty list"),
         ({"weight": [INT8, INT4]}, "weight", "2 stages"),
+        ({"weight": [INT4, QuantizationSpec("fp8_e4m3")]}, "weight", "2 stages"),
+        ({"weight": [INT4, QuantizationSpec("fp8_e5m2", is_scale_quant=True)]}, "weight", "2 stages"),
+        ({"weight": [INT4, INT8, QuantizationSpec("fp8_e4m3", is_scale_quant=True)]}, "weight", "3 stages"),
+        ({"weight": [INT4, {"dtype": "x"}]}, "weight[1].dtype", "did you mean"),
     ],
 )
 def test_faults_name_the_slot(slots, where, words):

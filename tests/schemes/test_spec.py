@@ -354,6 +354,7 @@ def test_changing_a_block_format_to_a_type_leaves_nothing_of_it_behind():
     assert Spec("int8").over(Spec("mxfp4")).grid() == Spec("int8").grid()
     assert Spec(group_size=16).over(Spec("mxfp4")).grid().group_size == 16
     assert Spec(mx_element_dtype="int8").over(Spec("mxfp4")) == Spec("mxint8")
+    assert Spec("mxint8").over(Spec("int8", symmetric=False, qscheme="per_channel")).grid() == Spec("mxint8").grid()
 
 
 def test_a_contradiction_with_an_inherited_type_is_reported_not_settled():

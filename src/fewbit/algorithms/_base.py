@@ -9,9 +9,9 @@ A member is a file with
 
 Without data the statistics are simply not there, and the algorithm works without or says what it needs.
 
-Every error in `Solution.facts` is relative and squared: the sum of h (w - ŵ)² over the sum of h w², with h the importance
-or, under names that begin with `held_out`, what was kept aside. An algorithm keeps promise 4 block by block: neither of the
-two is above that of plain rounding. It gives the same bytes whatever the number of threads.
+Every error in `Solution.facts` is relative and squared: the sum of h (w - ŵ)² over the sum of h w², with h the
+importance or, under names that begin with `held_out`, what was kept aside. An algorithm keeps promise 4 block by block:
+neither of the two is above that of plain rounding. It gives the same bytes whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Problem:
         weight: float, `[stack…, out, in, kernel…]`.
         grid: the grid it shall lie on.
         block: the block shape of its scales.
-        importance: E[x²] of the input feature each weight element is multiplied with, broadcastable to `weight`; or none.
+        importance: E[x²] of the input feature each element is multiplied with, broadcastable to `weight`; or none.
         held_out: the same from samples that were kept aside to judge the result; or none.
         statistics: the states of the other observers in `NEEDS`, by name.
         name: what messages call the weight.
@@ -75,7 +75,8 @@ class Problem:
 
     def _check_values(self, name: str, values: Tensor) -> None:
         shape = self.weight.shape
-        if torch.broadcast_shapes(values.shape, shape) != shape:
+        fits = values.ndim <= len(shape) and all(a in (1, b) for a, b in zip(values.shape[::-1], shape[::-1]))
+        if not fits:
             raise UsageError(
                 f"{name} of shape {list(values.shape)} for a weight of shape {list(shape)}",
                 where=self.name or None,

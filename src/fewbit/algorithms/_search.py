@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for better scales of some blocks.
 
-Weights are measured in steps of plain rounding, v = w / step, so that every number is of the size of a code, and a scale is
-a factor beside that step. For any codes q, however they were found, the best factor follows in closed form: with
-c = Σ h q v and d = Σ h q² it is c / d, and it explains c² / d of Σ h v². So a candidate factor serves only to find codes, and is
-judged by the factor that fits these codes best:
+Weights are measured in steps of plain rounding, v = w / step, so that every number is of the size of a code, and a scale
+is a factor beside that step. For any codes q, however they were found, the best factor follows in closed form: with
+c = Σ h q v and d = Σ h q² it is c / d, and it explains c² / d of Σ h v². So a candidate factor serves only to find codes,
+and is judged by the factor that fits these codes best:
 
     coarse   factors from a little above plain rounding down to the step that suits a normal distribution as wide as the
              block; for some of them also the other sign (full range) or another place of the range (asymmetric)
     fine     factors beside the best one
     refit    the codes of the best factor once more; asymmetric also with the neighbouring zero points
 
-With a zero point z the sums are Σ h (q - z) v and Σ h (q - z)², which follow for every z from Σ h q v, Σ h q² and Σ h q; the
-best unrounded z is that of a line fitted through codes and values.
+With a zero point z the sums are Σ h (q - z) v and Σ h (q - z)², which follow for every z from Σ h q v, Σ h q² and Σ h q;
+the best unrounded z is that of a line fitted through codes and values.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fewbit.numerics.scales import ScaleType, has_sign, is_power, round_scale
 
 STAGES = ("rtn", "coarse", "fine", "refit")
 
-# The step of the uniform quantizer that is best for a normal distribution, in standard deviations, by bits (J. Max, 1960);
-# for the other types, as measured. Blocks are small or have heavy tails: the best is between this and plain rounding.
+# The step of the uniform quantizer that is best for a normal distribution, in standard deviations (J. Max, 1960), by bits;
+# of the other types, as measured. Blocks are small or have heavy tails: the best is between this and plain rounding.
 _NORMAL_STEP = {2: 0.996, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.104, 7: 0.0569, 8: 0.0308}
 _NORMAL_STEP_OF = {Dtype.fp4: 0.44, Dtype.nf4: 2.6}
 _TINY = 1e-30
@@ -47,11 +47,11 @@ class Effort(NamedTuple):
 def effort(grid: Grid, *, weighted: bool) -> Effort | None:
     """The candidates a grid is worth; none where plain rounding is as good as float32 can tell."""
     number = grid.dtype.value
-    if isinstance(number, Integer) and number.bits > 8 or isinstance(number, Float) and number.mantissa > 3:
+    if isinstance(number, Float) and number.mantissa > 3:
         return None
-    if isinstance(number, Integer) and number.bits == 8:
-        return Effort(4, 1, 1)
-    return Effort(8, 2, 1) if weighted else Effort(6, 2, 1)
+    if isinstance(number, Integer) and number.bits >= 8:
+        return Effort(4, 1, 1) if number.bits == 8 else None
+    return Effort(8, 1, 1) if weighted else Effort(5, 1, 1)
 
 
 class Search:
@@ -100,7 +100,9 @@ class Search:
         """The smallest and the largest factor worth a look."""
         dtype, (h, v, vv) = self.grid.dtype, self.moments
         normal = _NORMAL_STEP.get(dtype.bits) if dtype.is_integer else _NORMAL_STEP_OF.get(dtype)
-        if normal is None:  # floats lose the same share at any scale: what differs is how their steps fall on the weights
+        if (
+            normal is None
+        ):  # floats lose the same share at any scale: what differs is how their steps fall on the weights
             return torch.full_like(self.factor, 0.92), 1.4
         variance = vv / h if self.zero is None else vv / h - (v / h).square()
         bottom = variance.clamp_(min=0).sqrt_().float() * (0.85 * normal)
@@ -118,12 +120,16 @@ class Search:
         middle = self._centre()
         if middle is None:
             return factors, None
-        # A narrower range may lie anywhere in the wide one: as near to the mean as it can, or in the middle.
-        room = ((1 - factors) * ((self.highest - self.lowest) / 2)).clamp_(min=0)
+        # A narrower range may lie anywhere in the wide one: as near to the mean as it can, or in the middle. Where a few
+        # elements are all that matters, it may lie beside it too.
+        half = (self.highest - self.lowest) / 2
+        room = ((1 - factors) * half).clamp_(min=0)
         off = (self.moments.v / self.moments.h).float() - middle
-        centre = torch.cat([middle + torch.minimum(torch.maximum(off, -room), room), middle.expand_as(some)])
-        factors = torch.cat([factors, some])
-        return factors, self._zeros(factors, centre)
+        shifts = (0.0,) if self.rows.importance is None else (0.0, 0.25, -0.25)
+        centres = [middle + torch.minimum(torch.maximum(off, -room), room)]
+        centres += [middle + some * (shift * half) for shift in shifts]
+        factors = torch.cat([factors, *(some for _ in shifts)])
+        return factors, self._zeros(factors, torch.cat(centres))
 
     def _neighbours(self) -> tuple[Tensor, Tensor | None]:
         """The best factor, with its zero point and those beside it."""
@@ -167,19 +173,16 @@ class Search:
         return factor, factor * (2 * c - factor * d)
 
     def _refit_line(self, factors: Tensor, zeros: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
-        """The same with the zero point kept, or moved to where a line through codes and values has it."""
+        """The same with the zero point moved to where a line through codes and values has it."""
         qv, qq, q = sums
         h, v, _ = self.moments
-        slope = (h * qv - q * v) / (h * qq - q * q).clamp(min=_TINY)
+        slope = (h * qv - q * v) / (h * qq - q * q).clamp_(min=_TINY)
         # Where nearly all codes are the same, the line may have any slope.
         moved = torch.where(slope > 0.1 * factors, (q - v / slope) / h, zeros).float()
         if not self.grid.free_zero:
             moved = moved.round_().clamp_(self.lowest, self.highest)
-        both = torch.stack([zeros, moved])
-        factor, gain = self._refit(qv - both * v, qq - 2 * both * q + both * both * h)
-        gain.masked_fill_(factor <= 0, 0)
-        better = gain[1] > gain[0]
-        return tuple(torch.where(better, pair[1], pair[0]) for pair in (factor, both, gain))  # type: ignore[return-value]
+        factor, gain = self._refit(qv - moved * v, (moved * h - 2 * q).mul_(moved).add_(qq))
+        return factor, moved, gain.masked_fill_(factor <= 0, 0)
 
     def _storable(self, factors: Tensor) -> Tensor:
         """Factors beside which a scale of the grid's type lies, on just that scale."""

@@ -96,7 +96,7 @@ class Rows:
         return Moments(*found)
 
     def sums(self, factors: Tensor, zeros: Tensor | None) -> Sums:
-        """What depends on codes: those that the step times `factors`, and `zeros` if there are any, round to; `[K, B]`."""
+        """What depends on codes: on those found by steps of `factors` and with `zeros`, if there are any; `[K, B]`."""
         found = self._zeros(3, *factors.shape)
         inverse = factors.reciprocal().unsqueeze(-1)
         for place, v, h, hv in self._pieces(len(factors)):
@@ -116,13 +116,17 @@ class Rows:
         mode = RoundType.half_even if grid.rounding is RoundType.stochastic else grid.rounding
         if isinstance(number, Integer):
             return round_(x, mode).clamp_(*self.ends)
-        return round_to_float(x, number, mode) if isinstance(number, Float) else decode(round_to_table(x, number, mode), grid.dtype)
+        return (
+            round_to_float(x, number, mode)
+            if isinstance(number, Float)
+            else decode(round_to_table(x, number, mode), grid.dtype)
+        )
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.precision, device=self.rows.device)
 
     def _pieces(self, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor | None, Tensor]]:
-        """Which blocks, and of these v, h and h v: `[b, e]`, so small that the work for all candidates fits the scratch."""
+        """Which blocks, and of these v, h and h v, `[b, e]`: so few that the work for all candidates fits the scratch."""
         count, elements = self.rows.shape
         size = max(1, self.scratch.size // candidates)
         tall, wide = max(1, size // elements), min(size, elements)

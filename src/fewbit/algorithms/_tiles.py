@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A weight in tiles: some blocks at a time, few enough that what is computed from them stays in the cache.
 
-Blocks that are cut short at the end of an axis have fewer elements than the others. They are not padded: the weight is cut
-into regions in which all blocks have the same shape, and every region into tiles. What belongs to blocks is kept flat, one
-entry a block, region after region; `flat` and `shaped` translate.
+Blocks that are cut short at the end of an axis have fewer elements than the others. They are not padded: the weight is
+cut into regions in which all blocks have the same shape, and every region into tiles. What belongs to blocks is kept
+flat, one entry a block, region after region; `flat` and `shaped` translate.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.qparams import QParams
 
 _RUN = 4096
 
@@ -76,18 +78,24 @@ class Tiles:
                 found.append(Region(own, where, tuple(slice(at, at + n) for at, n in zip(first, own.counts))))
         return found
 
-    def walk(self, size: int, *tensors: Tensor | None) -> Iterator[tuple[slice, list[Tensor | None]]]:
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return prod(self.blocks.counts)
+
+    def walk(self, size: int, *tensors: Tensor | None, most: int | None = None) -> Iterator[tuple[slice, list[Any]]]:
         """Tile by tile, which blocks of the flat order they are, and these of every tensor as `[blocks, elements]`.
 
         Args:
             size: about how many elements a tile has; a block is never cut.
             tensors: each of a shape that can be broadcast to the whole, or none. Rows are views where memory allows.
+            most: the most blocks in a tile.
         """
         start = 0
         for region in self.regions:
             elements = prod(region.blocks.block)
             parts = [None if x is None else region.parts(x.expand(self.blocks.shape)) for x in tensors]
-            for index in region.tiles(size):
+            for index in region.tiles(min(size, (most or size) * elements)):
                 rows = [None if part is None else part[index].reshape(-1, elements) for part in parts]
                 count = next(len(each) for each in rows if each is not None)
                 yield slice(start, start + count), rows
@@ -106,6 +114,16 @@ class Tiles:
             start += prod(counts)
         return scales
 
+    def flat_qparams(self, qparams: QParams) -> QParams:
+        """Scales and zero points in the flat order."""
+        zero = None if qparams.zero_point is None else self.flat(qparams.zero_point)
+        return QParams(qparams.grid, qparams.block, self.flat(qparams.scale), zero, qparams.super_scale)
+
+    def shaped_qparams(self, flat: QParams) -> QParams:
+        """The inverse of `flat_qparams`."""
+        zero = None if flat.zero_point is None else self.shaped(flat.zero_point)
+        return QParams(flat.grid, flat.block, self.shaped(flat.scale), zero, flat.super_scale)
+
 
 def total(x: Tensor) -> Tensor:
     """The sum over the last axis, the same whatever the number of threads.
@@ -116,7 +134,7 @@ def total(x: Tensor) -> Tensor:
     cut = x.shape[-1] // _RUN * _RUN
     if cut <= _RUN:
         return x.sum(-1)
-    runs = total(x[..., :cut].unflatten(-1, (-1, _RUN)).sum(-1))
+    runs = total(x[..., :cut].reshape(*x.shape[:-1], -1, _RUN).sum(-1))
     return runs + x[..., cut:].sum(-1) if cut < x.shape[-1] else runs
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fewbit.algorithms._base import Problem, Solution
-from fewbit.algorithms._error import errors, relative, tile_size
+from fewbit.algorithms._error import errors, relative
 from fewbit.algorithms._tiles import Tiles
 from fewbit.errors import UsageError
 from fewbit.numerics.qparams import QParams, from_range
@@ -21,6 +21,10 @@ from fewbit.observers._base import RangeObserver, observer_class
 
 STAGE = "round"
 NEEDS: tuple[str, ...] = ()
+
+# What one observer sees: elements, so that what it puts aside stays in the cache; and blocks, for each of which it may keep
+# a histogram.
+_ELEMENTS, _BLOCKS = 1 << 18, 1 << 12
 
 
 def solve(
@@ -40,9 +44,7 @@ def solve(
     """
     problem.check()
     found = qparams(problem, observer, observer_parameters)
-    (squares,), signal = errors(problem, found)
-    names = ("error", "held_out_error")
-    facts = dict(zip(names, relative(squares, signal).tolist()))
+    facts = dict(zip(("error", "held_out_error"), relative(*errors(problem, found, None))))
     return Solution(QTensor.encode(problem.weight.detach(), found), facts)
 
 
@@ -52,15 +54,12 @@ def qparams(
     """Scales and zero points from the range of each block, as an observer sees it."""
     make = observer_class(observer)
     weight, tiles = problem.weight.detach(), Tiles(problem.blocks)
-    lows, highs = [weight.new_empty(0, dtype=torch.float32)], [weight.new_empty(0, dtype=torch.float32)]
-    for _, (rows,) in tiles.walk(tile_size(weight.device), weight):
+    low, high = (torch.empty(tiles.count, device=weight.device) for _ in range(2))
+    size, most = (_ELEMENTS, _BLOCKS) if weight.device.type == "cpu" else (weight.numel(), None)
+    for place, (rows,) in tiles.walk(size, weight, most=most):
         watcher = make(**(observer_parameters or {}))
         if not isinstance(watcher, RangeObserver):
             raise UsageError(f"the observer {observer!r} says no range", expected="one that does, such as 'min_max'")
-        assert rows is not None
-        watcher.observe(rows.float())
-        low, high = watcher.range(problem.grid)
-        lows.append(low)
-        highs.append(high)
-    low, high = tiles.shaped(torch.cat(lows)), tiles.shaped(torch.cat(highs))
-    return from_range(low, high, problem.grid, problem.block)
+        watcher.observe(rows)
+        low[place], high[place] = watcher.range(problem.grid)
+    return from_range(tiles.shaped(low), tiles.shaped(high), problem.grid, problem.block)

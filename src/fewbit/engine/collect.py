@@ -27,6 +27,9 @@ HELD_OUT_EVERY = 5
 """Of five items one is kept aside to judge what the other four suggested."""
 
 
+_BY_FEATURE = Grid(Dtype.int8, QSchemeType.per_channel)
+
+
 @dataclass
 class Statistics:
     """What one pass found.
@@ -55,9 +58,10 @@ def collect(view: ModelView, plan: Plan, items: Iterable[tuple[tuple[Any, ...], 
     tasks: dict[Point, list[Callable[[Tensor, int], None]]] = {}
     for activation in plan.static:
         tasks.setdefault(activation.point, []).append(_range_task(activation, found))
+    moments = _SharedMoments()
     for layer in weighed_layers(plan):
         if layer in inputs:
-            tasks.setdefault(inputs[layer], []).append(_moments_task(layer, found))
+            tasks.setdefault(inputs[layer], []).append(_moments_task(layer, moments, found))
     guards = {point: FiniteGuard() for point in tasks}
 
     def watcher(point: Point) -> Callable[[Tensor, int], None]:
@@ -95,14 +99,27 @@ def _range_task(activation: ActivationPlan, found: Statistics) -> Callable[[Tens
     return task
 
 
-def _moments_task(layer: str, found: Statistics) -> Callable[[Tensor, int], None]:
-    by_feature = Grid(Dtype.int8, QSchemeType.per_channel)
-
+def _moments_task(layer: str, shared: _SharedMoments, found: Statistics) -> Callable[[Tensor, int], None]:
     def task(values: Tensor, item: int) -> None:
         into = found.held_out if item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 else found.moments
-        into.setdefault(layer, MomentsObserver()).observe(activation_rows(values, by_feature))
+        into.setdefault(layer, MomentsObserver()).merge(shared.of(values))
 
     return task
+
+
+class _SharedMoments:
+    """Layers that read the same tensor (query, key and value projections) share its moments."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Tensor, MomentsObserver] | None = None
+
+    def of(self, values: Tensor) -> MomentsObserver:
+        """The moments of `[positions, features]`, by feature."""
+        if self._last is None or self._last[0] is not values:
+            observer = MomentsObserver()
+            observer.observe(activation_rows(values, _BY_FEATURE))
+            self._last = (values, observer)
+        return self._last[1]
 
 
 def _refuse_non_finite(guards: dict[Point, FiniteGuard]) -> None:

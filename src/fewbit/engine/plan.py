@@ -12,7 +12,7 @@ import orjson
 
 from fewbit.engine import plan_text
 from fewbit.errors import UsageError, nearest
-from fewbit.model.ops import EMBEDDING
+from fewbit.model.ops import CACHE, EMBEDDING
 from fewbit.model.points import Point, Role
 from fewbit.model.view import ModelView
 from fewbit.numerics.blocks import Blocks
@@ -183,10 +183,13 @@ def make_plan(view: ModelView, config: Config) -> Plan:
     activations: list[ActivationPlan] = []
     kept: list[Kept] = []
     notes: list[tuple[str, str]] = []
-    resolved = {layer: config.resolve(layer, view.types(layer)) for layer in dict.fromkeys(p.layer for p in points)}
+    layers = dict.fromkeys(p.layer for p in points if p.op is not CACHE)
+    resolved = {layer: config.resolve(layer, view.types(layer)) for layer in layers}
     chosen = _weights_to_quantize(points, resolved, kept)
-    layers = {point.layer for point in chosen}
+    changed = {point.layer for point in chosen}
     for point in points:
+        if point.op is CACHE:
+            continue
         found = resolved[point.layer].quantization
         if found is None:
             continue
@@ -197,7 +200,7 @@ def make_plan(view: ModelView, config: Config) -> Plan:
             planned = _plan_weight(point, spec, why)
             weights.append(planned)
             notes += _remarks(planned)
-        elif point.role in (Role.input, Role.output) and point.layer in layers:
+        elif point.role in (Role.input, Role.output) and point.layer in changed:
             spec = _slot(found, point.role)
             if spec is not None:
                 activations.append(_plan_activation(point, spec, why))
@@ -349,7 +352,7 @@ def _remarks(planned: WeightPlan) -> list[tuple[str, str]]:
 
 
 def _refuse_unknown_names(view: ModelView, points: list[Point], config: Config) -> None:
-    layers = list(dict.fromkeys(p.layer for p in points))
+    layers = list(dict.fromkeys(p.layer for p in points if p.op is not CACHE))
     types = sorted({name for layer in layers for name in view.types(layer)})
     unused = config.unused(layers, types)
     if unused:

@@ -20,7 +20,8 @@ can be saved and run where fewbit is not.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -35,12 +36,14 @@ class Kernel(ABC):
 
     Attributes:
         name: the member's name, set by `freeze`.
+        refused: faster kernels that came close, and why each refused; set by `freeze`.
         terms: what it was made for.
         note: what is worth telling of how it computes.
         takes: the parts of the weight (`packed`, `scale`, …) that live here and no longer in the layer.
     """
 
     name: str = ""
+    refused: Mapping[str, str] = MappingProxyType({})
     note: str = ""
     takes: tuple[str, ...] = ()
     holds: ClassVar[tuple[str, ...]] = ()  # attributes that are tensors, or none

@@ -26,21 +26,24 @@ class Cpu:
         """uint8 `[out, in]` holding 0 … 15, to bytes `[out, in / 2]`."""
         return torch.cat([_pack_cpu(part) for part in codes.split(_CHUNK)])
 
-    def columns(self, packed: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """The codes block by block: which rows, and uint8 `[in, rows]`."""
+    def tiles(self, packed: Tensor, elements: int) -> Iterator[tuple[slice, Tensor]]:
+        """The codes of some blocks at a time: which outputs, and about so many as uint8 `[blocks, in, outputs of each]`."""
         outputs, half = packed.shape
         width, tail = _block(), outputs % _block()
+        count = max(elements // (2 * half * width), 1)
         blocks = packed[: outputs - tail].view(-1, 2 * half, width // 2)
-        for index, block in enumerate(blocks):
-            yield slice(index * width, (index + 1) * width), _columns(block, width)
+        for start in range(0, len(blocks), count):
+            part = blocks[start : start + count]
+            yield slice(start * width, (start + len(part)) * width), _in_order(part, width)
         if tail:
-            yield slice(outputs - tail, outputs), _columns(packed[outputs - tail :].view(2 * half, tail // 2), tail)
+            last = packed[outputs - tail :].view(1, 2 * half, tail // 2)
+            yield slice(outputs - tail, outputs), _in_order(last, tail)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """The inverse of `pack`."""
         codes = packed.new_empty(packed.shape[0], 2 * packed.shape[1])
-        for rows, columns in self.columns(packed):
-            codes[rows] = columns.t()
+        for outputs, tile in self.tiles(packed, 1):
+            codes[outputs] = tile[0].t()
         return codes
 
 
@@ -110,10 +113,10 @@ def _order_cuda(inner: int, device: torch.device) -> Tensor:
     return _learn(lambda codes: _pack_cuda(codes, inner), 8, 16 * inner, device).argsort()
 
 
-def _columns(block: Tensor, rows: int) -> Tensor:
+def _in_order(blocks: Tensor, rows: int) -> Tensor:
     order = _order_cpu(rows)
-    nibbles = _nibbles(block)
-    return nibbles if order is None else nibbles[:, order]
+    nibbles = _nibbles(blocks)
+    return nibbles if order is None else nibbles[..., order]
 
 
 def padded(codes: Tensor) -> Tensor:

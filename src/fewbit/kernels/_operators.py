@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 _NO_ZERO = torch.zeros(1, dtype=torch.int32)
-_ONE = torch.ones(())
 
 
 def packed_linear(codes: Tensor, weight: Tensor, step: Tensor) -> Tensor:
@@ -22,21 +21,23 @@ def packed_linear(codes: Tensor, weight: Tensor, step: Tensor) -> Tensor:
 
 def packed_convolution(
     codes: Tensor,
+    scale: Tensor,
     zero: Tensor,
     weight: Tensor,
     step: Tensor,
+    bias: Tensor | None,
     stride: list[int],
     padding: list[int],
     dilation: list[int],
     groups: int,
 ) -> Tensor:
-    """`step · Σ (codes - zero) · weight` over a window: uint8 `[m, in, …]` to float32, padded with `zero`.
+    """`scale · step · Σ (codes - zero) · weight + bias` over a window: uint8 `[m, in, …]` to float32, padded with `zero`.
 
     oneDNN answers with channels last. Code after a layer may rely on the order of its input, so that order comes back.
     """
     run = torch.ops.onednn.qconv_pointwise.tensor
     geometry = (stride, padding, dilation, groups)
-    out: Tensor = run(codes, _ONE, zero, weight, step, _NO_ZERO, None, *geometry, 1.0, 0, torch.float32, "none", [], "")
+    out: Tensor = run(codes, scale, zero, weight, step, _NO_ZERO, bias, *geometry, 1.0, 0, torch.float32, "none", [], "")
     return out.contiguous(memory_format=_order(codes))
 
 
@@ -59,16 +60,17 @@ def _(codes: Tensor, weight: Tensor, step: Tensor) -> Tensor:
 @_convolution.register_fake
 def _(
     codes: Tensor,
+    scale: Tensor,
     zero: Tensor,
     weight: Tensor,
     step: Tensor,
+    bias: Tensor | None,
     stride: list[int],
     padding: list[int],
     dilation: list[int],
     groups: int,
 ) -> Tensor:
-    kernel = weight.shape[-len(stride) :]
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel)]
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[-len(stride) :])]
     sides = [(n + 2 * p - r) // s + 1 for n, p, r, s in zip(codes.shape[2:], padding, reach, stride)]
     shape = (codes.shape[0], step.shape[0], *sides)
     return torch.empty(shape, dtype=torch.float32, device=codes.device, memory_format=_order(codes))

@@ -19,7 +19,7 @@ from fewbit.kernels import _operators
 from fewbit.kernels._tracing import constant
 
 LONGEST = 1 << 16  # features; the sum of more products of bytes may leave int32
-_LARGE = 1 << 20  # elements; below, oneDNN's fixed costs outweigh what its layout saves
+LARGE = 1 << 20  # elements; below, oneDNN's fixed costs outweigh what its layout saves
 
 
 class Product(Protocol):
@@ -85,7 +85,7 @@ def product(weight: Tensor, *, keep: bool = False) -> Product:
         weight: int8 `[out, in]`.
         keep: do not make another form of it.
     """
-    if keep or weight.device.type != "cpu" or weight.numel() < _LARGE or not has_onednn():
+    if keep or weight.device.type != "cpu" or weight.numel() < LARGE or not has_onednn():
         return Plain(weight)
     return Prepacked(weight)
 

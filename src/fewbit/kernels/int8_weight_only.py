@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fewbit.kernels._layers import as_rows, finish, not_linear
+from fewbit.kernels._products import LARGE
 from fewbit.kernels.int8 import Int8Weight, not_int8_weight
 from fewbit.modules.frozen import Terms
 
@@ -29,6 +30,9 @@ def refuses(layer: Any, terms: Terms) -> str | None:
     other = not_linear(layer)
     if other is not None or layer.input_quantizer is not None:
         return other or ""
+    outputs, features = layer.coded["weight"].shape
+    if terms.device.type == "cpu" and outputs * features < LARGE:
+        return ""  # dequantizing so little is faster
     return not_int8_weight(layer, terms)
 
 

@@ -24,8 +24,8 @@ class Role(Enum):
 class Point:
     """One place in a model.
 
-    Weights are always seen in one layout, `[stack…, out, in, kernel…]`, whatever the framework's own; `read` and `write`
-    translate. So a scheme means the same for a Linear, a transposed convolution or GPT-2's `Conv1D`.
+    Weights are always seen in one layout, `[stack…, out, in, kernel…]`, whatever the framework's own; `read` and
+    `write` translate. So a scheme means the same for a Linear, a transposed convolution or GPT-2's `Conv1D`.
 
     Args:
         layer: the layer's name in the model.

@@ -14,7 +14,7 @@ from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
 
-# Called with the values of a point as [positions, features], padding taken out, and the index of the item they came from.
+# Called with the values of a point as [positions, features], padding taken out, and the index of their item.
 Watcher = Callable[[Tensor, int], None]
 
 
@@ -37,7 +37,7 @@ class ModelView(Protocol):
         """Every point that matches, in model order; the same tensor appears once for each layer that uses it."""
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Layers with matrices that cannot be quantized, each with the reason; norms and other vectors are not listed."""
+        """Layers with matrices that cannot be quantized, each with the reason; norms and the like are not listed."""
 
     def probe(self, item: Item) -> None:
         """Learn from one item what the model's text does not say, such as how experts kept in one tensor are used.
@@ -84,7 +84,7 @@ class ModelView(Protocol):
         """Set what the mask does not keep to zero, for good."""
 
     def copy(self) -> ModelView:
-        """A view of a copy: changing it leaves this one's model alone. Large tensors share their memory until changed."""
+        """A view of a copy: changing it leaves this one's model alone. Large tensors share memory until changed."""
 
     def native(self) -> Any:
         """The framework's own model object."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantized module is: a parameter kept as buffers with codes and scales, read back as floats by its old name."""
+"""What a quantized module is: a parameter kept as codes and scales, and read as floats by its old name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Coded:
         block: of the scales, in fewbit's layout.
         axes: where fewbit's axes lie in the module's own layout: `own = ours.permute(axes)`.
         dtype: of the float parameter; follows when the model is cast.
-        groups: blocks of the first axis within which `axes` permutes; more than one for grouped transposed convolutions.
+        groups: blocks of the first axis within which `axes` permutes; above 1 for grouped transposed convolutions.
     """
 
     grid: Grid
@@ -105,16 +105,11 @@ class Quantized(Freezable, KeepsDtypes):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with thawed(self):
-            like = {
-                name: next(t for t in map(self._buffers.get, self._parts(name)) if t is not None) for name in self.coded
-            }
-            dtypes = {name: dtype_after(fn, like[name], coded.dtype) for name, coded in self.coded.items()}
+            places = {name: self._buffers[f"{name}_packed"] for name in self.coded}
+            dtypes = {name: dtype_after(fn, places[name], coded.dtype) for name, coded in self.coded.items()}
             super()._apply(fn, recurse)
             self.coded = {name: replace(coded, dtype=dtypes[name]) for name, coded in self.coded.items()}
         return self
-
-    def _parts(self, name: str) -> tuple[str, ...]:
-        return tuple(f"{name}_{part}" for part in PARTS)
 
 
 def with_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:

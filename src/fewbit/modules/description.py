@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.quantized import Coded, Quantized
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
+from fewbit.numerics.packing import is_packed
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
 
@@ -99,12 +101,24 @@ class Description:
 
 def parts_of(coded: Coded) -> dict[str, Tensor]:
     """The parts of one quantized weight on the meta device; their dtypes and shapes follow from its grid."""
-    grid = coded.grid
-    scale = torch.empty(Blocks(coded.shape, coded.block).counts, device="meta")
-    zero = scale if grid.has_zero_point else None
-    super_scale = torch.empty((), device="meta") if grid.two_level else None
-    codes = torch.empty(coded.shape, dtype=grid.dtype.storage, device="meta")
-    return QTensor.from_codes(codes, QParams(grid, coded.block, scale, zero, super_scale)).tensors()
+    kind, shape = coded.grid.dtype, coded.shape or (1,)
+    width = -(-shape[-1] * kind.bits // 8) if is_packed(kind) else shape[-1]
+    counts = Blocks(coded.shape, coded.block).counts
+    shapes = {"packed": (*shape[:-1], width), "scale": counts, "zero_point": counts, "super_scale": ()}
+    return {
+        part: torch.empty(shapes[part], dtype=dtype, device="meta") for part, dtype in _part_dtypes(coded.grid).items()
+    }
+
+
+@cache
+def _part_dtypes(grid: Grid) -> dict[str, torch.dtype]:
+    """What the parts of any tensor on a grid are kept in, seen from one of a single element."""
+    one = torch.ones(1)
+    qparams = QParams(
+        grid, (1,), one, one if grid.has_zero_point else None, torch.tensor(1.0) if grid.two_level else None
+    )
+    parts = QTensor.from_codes(torch.zeros(1, dtype=grid.dtype.storage), qparams).tensors()
+    return {part: tensor.dtype for part, tensor in parts.items()}
 
 
 def table(content: Any, key: str, where: str = "") -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's own short cuts through a transformer layer, closed where a quantized module lies on the way.
 
-In evaluation `nn.TransformerEncoderLayer` hands the weights of its parts to one fused function and calls none of the parts.
-That would pass by quantizers and kernels without a word, so the layer is made to take the long way.
+In evaluation `nn.TransformerEncoderLayer` hands the weights of its parts to one fused function and calls none of the
+parts. That would pass by quantizers and kernels without a word, so the layer is made to take the long way.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ class Kernel(Protocol):
     """What runs in the place of a layer's forward; see `fewbit.kernels._base`."""
 
     name: str
+    refused: dict[str, str]
     terms: Terms
     note: str
     takes: tuple[str, ...]
@@ -87,7 +88,7 @@ def freeze_layer(layer: Any, terms: Terms) -> dict[str, str]:
     """Give a layer the fastest kernel that takes it, in place.
 
     Returns:
-        The kernels that came close, and why each refused; the layer's own forward stays where all did.
+        The faster kernels that came close, and why each refused; the layer's own forward stays where all did.
     """
     refused: dict[str, str] = {}
     for name in _fastest_first():
@@ -95,7 +96,7 @@ def freeze_layer(layer: Any, terms: Terms) -> dict[str, str]:
         why = member.refuses(layer, terms)
         if why is None:
             kernel = member.Kernel(layer, terms)
-            kernel.name = name
+            kernel.name, kernel.refused = name, refused
             for part in kernel.takes:
                 layer._buffers[f"weight_{part}"] = None
             layer.kernel = kernel

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules that read a parameter many times in one forward: the float values are made once and dropped at its end.
 
-Experts in one tensor read it once an expert (`self.gate_up_proj[expert]`), and each reading would otherwise dequantize the
-whole stack.
+Experts in one tensor read it once an expert (`self.gate_up_proj[expert]`), and each reading would otherwise dequantize
+the whole stack.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class KeepsDtypes:
         return self
 
 
-def dtype_after(fn: Callable[[Tensor], Tensor], like: Tensor, dtype: torch.dtype) -> torch.dtype:
+def dtype_after(fn: Callable[[Tensor], Tensor], like: Tensor | None, dtype: torch.dtype) -> torch.dtype:
     """What a float dtype becomes under a cast of the whole model."""
-    after: Any = fn(torch.empty(1, dtype=dtype, device=like.device)).dtype
+    after: Any = fn(torch.empty(1, dtype=dtype, device=None if like is None else like.device)).dtype
     return after if after.is_floating_point else dtype
 
 

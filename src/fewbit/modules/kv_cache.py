@@ -120,6 +120,14 @@ def attach_cache(model: nn.Module, codecs: dict[int, KeyValueCodecs]) -> None:
         model.register_forward_pre_hook(_prepare, with_kwargs=True)
 
 
+def detach_cache(model: nn.Module) -> None:
+    """Undo `attach_cache`, in place."""
+    del model.fewbit_cache
+    for key in [key for key, hook in model._forward_pre_hooks.items() if hook is _prepare]:
+        del model._forward_pre_hooks[key]
+        model._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
 def cache_layers(model: nn.Module) -> dict[int, str]:
     """The attention that fills each layer of the cache: the innermost modules that say their `layer_idx`."""
     found: dict[int, str] = {}

@@ -24,7 +24,7 @@ def to_own(ours: Tensor, axes: tuple[int, ...], groups: int = 1) -> Tensor:
     """
     if groups == 1:
         return ours.permute(axes)
-    parts = ours.unflatten(0, (groups, -1)).permute(0, *(axis + 1 for axis in axes))
+    parts = ours.reshape(groups, -1, *ours.shape[1:]).permute(0, *(axis + 1 for axis in axes))
     return parts.flatten(0, 1)
 
 

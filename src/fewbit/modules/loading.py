@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fewbit import registry
+from fewbit.data.randomness import Loan
 from fewbit.errors import DataError, UsageError
 from fewbit.modules import huggingface, tensor_file
 from fewbit.modules.description import Description, read_dtype, read_sides, table
@@ -106,10 +108,14 @@ def _skeleton(
 
 
 def call_factory(factory: Callable[[], nn.Module] | str) -> nn.Module:
-    """The model a function of the user's returns; the function itself, or `"file.py:function"`."""
+    """The model a function of the user's returns; the function itself, or `"file.py:function"`.
+
+    It draws from private random numbers: the caller's are not used up, and the same weights come out each time.
+    """
     if isinstance(factory, str) and not registry.is_reference(factory):
         raise UsageError(f"factory={factory!r} does not name a function", expected="'file.py:function'")
-    made = registry.load_reference(factory)() if isinstance(factory, str) else factory()
+    with Loan().lend():
+        made = registry.load_reference(factory)() if isinstance(factory, str) else factory()
     if not isinstance(made, nn.Module):
         raise UsageError(f"the factory returned a {type(made).__name__}", where=factory, expected="a torch.nn.Module")
     return made
@@ -119,7 +125,9 @@ def _copy_without_values(model: nn.Module) -> nn.Module:
     """A copy of the modules that shares the tensors: they will be replaced, and the caller's model stays as it is."""
     held = [*model.parameters(), *model.buffers()]
     try:
-        return deepcopy(model, {id(tensor): tensor for tensor in held})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own classes when it copies a program's module
+            return deepcopy(model, {id(tensor): tensor for tensor in held})
     except Exception as error:  # whatever a module's attributes make a copy raise
         raise UsageError(
             f"the model cannot be copied: {type(error).__name__}: {str(error)[:200]}",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A module of any class whose weights are kept as codes.
 
-The module stays what it was: its class becomes a subclass of its own class, its parameter becomes buffers with codes and
-scales, and a property under the parameter's name gives the float values to whoever asks. So every subclass of Linear, every
-convolution, every attention with parameters of its own runs its own `forward`, unchanged, on quantized weights; a kernel
-takes the place of that forward only where it computes the same.
+The module stays what it was: its class becomes a subclass of its own class, its parameter becomes buffers with codes
+and scales, and a property under the parameter's name gives the float values to whoever asks. So every subclass of
+Linear, every convolution, every attention with parameters of its own runs its own `forward`, unchanged, on quantized
+weights; a kernel takes the place of that forward only where it computes the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fewbit.modules.attention import QuantizedAttention
 from fewbit.modules.coded import PARTS, Coded, Quantized, first_argument
+from fewbit.modules.frozen import thaw_layer
 from fewbit.modules.holding import Holding
 from fewbit.modules.recurrent import QuantizedRecurrent
 from fewbit.numerics.qtensor import QTensor
@@ -41,15 +42,17 @@ def is_quantized(module: nn.Module) -> bool:
 
 def make_quantized(module: nn.Module) -> Quantized:
     """Give a module the class that can keep codes, in place; its forward computes what it did."""
+    layer: Any = module
     if not isinstance(module, Quantized):
-        base = type(module)
-        vars(module).pop("_flat_weights", None)  # a recurrent layer's second hold on its parameters
-        module.__class__ = quantized_class(base, ())
-        module.coded = {}
-        module.kernel = None
-        module.input_quantizer = None
-        module.output_quantizer = None
-    return module  # type: ignore[return-value]
+        vars(layer).pop("_flat_weights", None)  # a recurrent layer's second hold on its parameters
+        base: Any = type(layer)
+        layer.__class__ = quantized_class(base, ())
+        layer.coded = {}
+        layer.kernel = None
+        layer.input_quantizer = None
+        layer.output_quantizer = None
+    made: Quantized = layer
+    return made
 
 
 def set_weight(
@@ -65,6 +68,7 @@ def set_weight(
         groups: blocks of the first axis within which `axes` permutes.
     """
     layer: Any = make_quantized(module)
+    thaw_layer(layer)
     before = module._parameters.pop(name, None)
     dtype = layer.coded[name].dtype if before is None else before.dtype
     order = axes or tuple(range(len(qtensor.shape)))
@@ -82,6 +86,7 @@ def set_weight(
 def clear_weight(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """Put a float parameter back in the place of its codes."""
     layer: Any = module
+    thaw_layer(layer)
     layer.coded = {other: coded for other, coded in layer.coded.items() if other != name}
     module.__class__ = quantized_class(layer.float_class, tuple(layer.coded))
     for part in PARTS:
@@ -129,6 +134,6 @@ def _reduce(module: Any) -> tuple[Any, ...]:
     return _rebuild, (module.float_class, tuple(module.coded)), module.__getstate__()
 
 
-def _rebuild(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+def _rebuild(base: Any, names: tuple[str, ...]) -> nn.Module:
     cls = quantized_class(base, names)
     return cls.__new__(cls)

@@ -68,14 +68,14 @@ class Blocks:
     def rows(self, x: Tensor) -> Tensor:
         """`x` as `[blocks, elements of a block]`, block order as in the flattened scales."""
         axes = len(self.shape)
-        parts = self.split(x).permute(*range(0, 2 * axes, 2), *range(1, 2 * axes, 2))
+        parts = self.split(x).permute([*range(0, 2 * axes, 2), *range(1, 2 * axes, 2)])
         return parts.reshape(prod(self.counts), prod(self.block))
 
     def unrows(self, rows: Tensor) -> Tensor:
         """The inverse of `rows`."""
         axes = len(self.shape)
-        parts = rows.reshape(*self.counts, *self.block)
-        return self.join(parts.permute(*(i // 2 + (i % 2) * axes for i in range(2 * axes))))
+        parts = rows.reshape([*self.counts, *self.block])
+        return self.join(parts.permute([i // 2 + (i % 2) * axes for i in range(2 * axes)]))
 
     def valid(self, device: torch.device | None = None) -> Tensor | None:
         """Which elements of `rows` are the tensor's own and not padding; `None` where all are."""

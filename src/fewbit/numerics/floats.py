@@ -33,32 +33,40 @@ def round_to_float(x: Tensor, number: Float, mode: RoundType = RoundType.half_ev
     """
     # Clamping comes first: the ends lie on the grid, so rounding cannot leave it, and infinities are gone.
     x = x.clamp(-number.largest if number.signed else 0.0, number.largest)
-    if mode is RoundType.half_even and number in _CASTS:
+    if number in _CASTS and _cast_rounds(mode):
         return x.to(_CASTS[number]).float()
     # The unit in the last place: constant below the smallest normal, growing with the exponent above it.
     unit = power_below(x).clamp_(min=2.0**number.smallest_exponent).mul_(2.0**-number.mantissa)
     return round_(x.div_(unit), mode, seed=seed).mul_(unit)
 
 
+def _cast_rounds(mode: RoundType) -> bool:
+    """Whether a cast does the rounding; a compiler may leave casts there and back out, and the rounding with them."""
+    return mode is RoundType.half_even and not torch.compiler.is_compiling()
+
+
 def float_codes(x: Tensor, dtype: Dtype, mode: RoundType = RoundType.half_even, *, seed: int = 0) -> Tensor:
     """The codes of `x` (float32) in a small float: `encode(round_to_float(x))`, in one cast where torch has it."""
-    if mode is RoundType.half_even and dtype.storage is not torch.uint8:
+    if dtype.storage is not torch.uint8 and _cast_rounds(mode):
         return x.clamp(dtype.lowest, dtype.highest).to(dtype.storage)
     return encode(round_to_float(x, dtype.value, mode, seed=seed), dtype)
 
 
 def round_to_table(x: Tensor, number: Table, mode: RoundType = RoundType.half_even, *, seed: int = 0) -> Tensor:
     """The index of the table's value that `x` (float32) is settled to; ties go to the even index or as `mode` says."""
-    index = torch.zeros_like(x, dtype=torch.uint8)
+    x = x + 0.0  # no negative zero: below, the sign bit says "less than"
     if mode is not RoundType.stochastic:
-        # One comparison a border is faster than a search, and needs no table on the device.
-        for border in _borders(number, mode):
-            index += (x >= border).view(torch.uint8)
-        return index
+        # Counting the borders that lie above needs no table on the device; subtracting is faster than comparing.
+        borders = _borders(number, mode)
+        index = torch.full_like(x, len(borders), dtype=torch.int32)
+        for border in borders:
+            index += (x - border).view(torch.int32).bitwise_right_shift_(31)  # -1 where less
+        return index.to(torch.uint8)
     chance = uniform(x.shape, seed, x.device)
+    index = torch.zeros_like(x, dtype=torch.int32)
     for low, high in zip(number.values, number.values[1:]):
-        index += ((x > low + chance * (high - low)) | (x >= high)).view(torch.uint8)
-    return index
+        index += (x > low + chance * (high - low)) | (x >= high)
+    return index.to(torch.uint8)
 
 
 def _borders(number: Table, mode: RoundType) -> list[float]:
@@ -110,10 +118,10 @@ def _through_half(codes: Tensor, number: Float, *, nan: bool) -> Tensor:
         nan: whether the code with all bits set is no number.
     """
     shift = _HALF.mantissa - number.mantissa
-    bits = codes.view(torch.uint8).to(torch.int16).bitwise_left_shift_(shift)
-    bits |= bits << (_HALF.exponent - number.exponent)  # brings the sign to the top; the mask drops the rest
-    magnitude = ((1 << (number.exponent + number.mantissa)) - 1) << shift
-    bits &= magnitude - 0x8000 if number.signed else magnitude
+    code = codes.view(torch.uint8).to(torch.int16)
+    bits = (code << shift).bitwise_and_(((1 << (number.exponent + number.mantissa)) - 1) << shift)
+    if number.signed:
+        bits |= (code << (_HALF.bits - number.bits)).bitwise_and_(-0x8000)
     if nan:
         bits |= (bits + (1 << shift)).bitwise_and_(0x4000)  # only all bits set carries into the top exponent bit
     return bits.view(torch.float16).float().mul_(2.0 ** (number.smallest_exponent - _HALF.smallest_exponent))

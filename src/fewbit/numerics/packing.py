@@ -72,6 +72,10 @@ def _group(bits: int) -> tuple[int, int]:
     return 8 // shared, bits // shared
 
 
+def _by_shifts(x: Tensor, bits: int) -> bool:
+    return bits > 8 or torch.compiler.is_compiling() or x.numel() == 0  # nothing cannot be seen as words
+
+
 def _pack(codes: Tensor, bits: int) -> Tensor:
     count, _ = _group(bits)
     n = codes.shape[-1]
@@ -81,7 +85,7 @@ def _pack(codes: Tensor, bits: int) -> Tensor:
         codes = codes.to(torch.uint8)
     if n % count:
         codes = F.pad(codes, (0, -n % count))
-    if bits > 8 or torch.compiler.is_compiling():
+    if _by_shifts(codes, bits):
         parts = _pack_by_shifts(codes.reshape(*codes.shape[:-1], codes.shape[-1] // count, count), bits)
     else:
         parts = _pack_by_words(codes, bits)
@@ -94,9 +98,8 @@ def _unpack(packed: Tensor, dtype: Dtype, n: int) -> Tensor:
     groups = -(-n // count)
     if packed.shape[-1] < groups * size:
         packed = F.pad(packed, (0, groups * size - packed.shape[-1]))
-    parts = packed.reshape(*packed.shape[:-1], groups, size)
-    by_shifts = bits > 8 or torch.compiler.is_compiling()
-    codes = (_unpack_by_shifts if by_shifts else _unpack_by_words)(parts, bits)
+    parts = packed.contiguous().reshape(*packed.shape[:-1], groups, size)
+    codes = (_unpack_by_shifts if _by_shifts(parts, bits) else _unpack_by_words)(parts, bits)
     codes = codes.flatten(-2)[..., :n]
     if dtype.is_integer and dtype.signed:
         sign = 1 << (bits - 1)
@@ -107,13 +110,12 @@ def _unpack(packed: Tensor, dtype: Dtype, n: int) -> Tensor:
 def _pack_by_words(codes: Tensor, bits: int) -> Tensor:
     """Codes `[…, groups * count]` as bytes `[…, groups, size]`."""
     count, size = _group(bits)
-    word = _aligned(codes, count).view(_WORDS[count]) & _fields((1 << bits) - 1, 8, count)
-    spacing = 8
+    word = _aligned(codes, count).view(_WORDS[count])
+    spacing, width = 8, bits
     while spacing < 8 * count:  # pairs of neighbours close up, then pairs of pairs
-        width = bits * spacing // 8
-        word |= word >> (spacing - width)
-        spacing *= 2
-        word &= _fields((1 << 2 * width) - 1, spacing, 8 * count // spacing)
+        low = _fields((1 << width) - 1, 2 * spacing, 4 * count // spacing)
+        word = (word & low).bitwise_or_((word >> (spacing - width)).bitwise_and_(low << width))
+        spacing, width = 2 * spacing, 2 * width
     return word.to(torch.uint8).unsqueeze(-1) if size == 1 else word.unsqueeze(-1).view(torch.uint8)[..., :size]
 
 
@@ -121,12 +123,11 @@ def _unpack_by_words(parts: Tensor, bits: int) -> Tensor:
     """Bytes `[…, groups, size]` as codes `[…, groups, count]`."""
     count, size = _group(bits)
     word = parts.to(_WORDS[count]) if size == 1 else F.pad(parts, (0, count - size)).view(_WORDS[count])
-    spacing = 8 * count
+    spacing, width = 8 * count, bits * count
     while spacing > 8:  # halves move apart, then halves of halves
-        spacing //= 2
-        width = bits * spacing // 8
-        word |= word << (spacing - width)
-        word &= _fields((1 << width) - 1, spacing, 8 * count // spacing)
+        spacing, width = spacing // 2, width // 2
+        low = _fields((1 << width) - 1, 2 * spacing, 4 * count // spacing)
+        word = (word & low).bitwise_or_((word << (spacing - width)).bitwise_and_(low << spacing))
     return word.view(torch.uint8)
 
 

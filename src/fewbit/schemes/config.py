@@ -86,6 +86,7 @@ class Config:
 
     def __init__(
         self,
+        /,
         global_quant_config: Any = None,
         layer_type_quant_config: Mapping[Any, Any] | None = None,
         layer_quant_config: Mapping[str, Any] | None = None,

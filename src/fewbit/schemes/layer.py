@@ -43,6 +43,7 @@ class QuantizationConfig:
 
     def __init__(
         self,
+        /,
         input_tensors: Any = None,
         output_tensors: Any = None,
         weight: Any = None,

@@ -54,6 +54,7 @@ class IgnoredScope:
 
     def __init__(
         self,
+        /,
         names: Sequence[str] = (),
         patterns: Sequence[str] = (),
         types: Sequence[Any] = (),

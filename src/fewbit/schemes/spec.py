@@ -76,6 +76,7 @@ class QuantizationSpec:
 
     def __init__(
         self,
+        /,
         dtype: Any = None,
         observer_cls: Any = None,
         is_dynamic: bool | None = None,
@@ -154,8 +155,7 @@ class QuantizationSpec:
             if name in values or name in dropped:
                 continue
             # The type is always inherited: a contradiction with it is the user's, and is reported.
-            more = set(rules.contradictions({**values, name: value})) - set(rules.contradictions(values))
-            if name == "dtype" or not more:
+            if name == "dtype" or _conflicts({**values, name: value}) <= _conflicts(values):
                 values[name] = value
         return QuantizationSpec._of(values)
 
@@ -271,6 +271,11 @@ class QuantizationSpec:
 
 
 QTensorConfig = QuantizationSpec
+
+
+def _conflicts(values: Mapping[str, Any]) -> set[Fault]:
+    """Contradictions among the fields, and with what follows from them."""
+    return {*rules.contradictions(values), *rules.contradictions(rules.fill(values))}
 
 
 def _checked(given: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any]:

@@ -38,10 +38,11 @@ def slot_of(module: nn.Module, name: str, call: Call) -> Slot | str:
     kept = [axis for axis, use in enumerate(uses) if use is not None and use.kept]
     if not contracted and not kept:
         return NEVER
-    if len(contracted) != 1 or len(kept) != 1 or contracted == kept:
-        return "which of its axes is contracted with the input does not show"
-    stack = [axis for axis in range(parameter.ndim) if axis not in (*contracted, *kept)]
-    ours = (*stack, *kept, *contracted)
+    if len(contracted) != 1 or not kept or contracted[0] in kept:
+        return "which one of its axes is contracted with the input does not show"
+    out = kept[-1]  # of several, the others number weights: einsum makes experts and outputs one axis
+    stack = [axis for axis in range(parameter.ndim) if axis not in (*contracted, out)]
+    ours = (*stack, out, *contracted)
     axes = tuple(ours.index(axis) for axis in range(parameter.ndim))
     use = uses[contracted[0]]
     assert use is not None
@@ -63,6 +64,10 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._marker = marker
         self._inputs = inputs
         self.contracted = self.kept = self.by_input = self.seen = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the default imports the compiler: seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "mm" in func.name().split("::")[-1].split(".")[0] or func.name().startswith(("aten::mv", "aten::addmv")):

@@ -90,6 +90,10 @@ class Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = self._place(x)
             return (place, int(x.storage_offset()), x._version, x.numel(), x.shape[features], x.stride(features))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the default imports the compiler: seconds
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)

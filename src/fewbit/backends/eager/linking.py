@@ -43,10 +43,10 @@ def _candidates(setting: Setting, shared: set[str]) -> list[Candidate]:
         marks = sum(1 << place for place, other in enumerate(pieces) if piece.meets(other))
         readers = tuple(name for name, calls in visits.items() if any(visit.reads & marks for visit in calls))
         besides = any(visit.reads_besides & marks for calls in visits.values() for visit in calls)
-        escapes = bool(marks & setting.trace.escaped) or besides or piece.source in shared
-        if readers and not escapes and _is_divisible(setting, piece.source):
-            if all(name not in shared and _is_multiplicable(setting, name) for name in readers):
-                found.append(Candidate(piece.source, piece.channels, readers))
+        if not readers or besides or marks & setting.trace.escaped or not shared.isdisjoint({piece.source, *readers}):
+            continue
+        if _is_divisible(setting, piece.source) and all(_is_multiplicable(setting, name) for name in readers):
+            found.append(Candidate(piece.source, piece.channels, readers))
     return found
 
 
@@ -127,8 +127,8 @@ def _holds(setting: Setting, link: Link) -> bool:
     for name in link.consumers:
         layer = setting.layers[name]
         made = multiplied_inputs(layer, by)
-        for visit in setting.trace.visits[name]:
-            held.append(_same(layer, made, visit.call, _divided(layer, visit.call, by)))
+        calls = [visit.call for visit in setting.trace.visits[name]]
+        held += [_same(layer, made, given, _divided(layer, given, by)) for given in calls]
     return all(held)
 
 

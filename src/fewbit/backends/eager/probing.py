@@ -26,9 +26,8 @@ def probe(model: nn.Module, found: Catalogue, item: Item) -> Seen:
     """
     calls: dict[str, Call] = {}
     names = dict.fromkeys(layer for layer, _ in found.unknown)
-    handles = [
-        found.layers[name].module.register_forward_pre_hook(_keeper(name, calls), with_kwargs=True) for name in names
-    ]
+    modules = {name: found.layers[name].module for name in names}
+    handles = [m.register_forward_pre_hook(_keeper(name, calls), with_kwargs=True) for name, m in modules.items()]
     with guest(model):
         try:
             call(model, on_device(model, item))

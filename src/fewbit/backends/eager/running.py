@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fewbit.backends.eager.caches import watched
 from fewbit.backends.eager.calling import Item, call
 from fewbit.backends.eager.catalogue import Catalogue, Layer
 from fewbit.backends.eager.guest import guest
 from fewbit.backends.eager.padding import Positions, masks_of
 from fewbit.errors import UsageError
+from fewbit.model.ops import CACHE
 from fewbit.model.points import Point, Role
 from fewbit.model.view import Watcher
 from fewbit.modules.coded import first_argument
@@ -32,7 +34,8 @@ class Run:
         self, model: nn.Module, found: Catalogue, watch: Mapping[Point, Watcher], note: Callable[[str, str], None]
     ):
         self._model = model
-        self._watch = [(point, _layer(found, point), watcher) for point, watcher in watch.items()]
+        self._cache = {point: watcher for point, watcher in watch.items() if point.op is CACHE}
+        self._watch = [(p, _layer(found, p), watcher) for p, watcher in watch.items() if p not in self._cache]
         self._note = note
         self._positions = Positions([])
         self._item = 0
@@ -45,16 +48,16 @@ class Run:
         turned = any(getattr(module, "batch_first", True) is False for module in self._model.modules())
         handles = [self._hook(*entry) for entry in self._watch]
         try:
-            with guest(self._model):
+            with guest(self._model), watched(self._model, dict.fromkeys(self._cache, self._show_cache)):
                 for self._item, item in enumerate(items):
                     self._positions = Positions(masks_of(self._model, item), position_first=turned)
-                    self._call(item)
+                    self._call((item[0], {**item[1], "use_cache": True}) if self._cache else item)
                     count += 1
         finally:
             for handle in handles:
                 handle.remove()
             self._positions = Positions([])
-        for point, _, _ in self._watch:
+        for point in (*(point for point, _, _ in self._watch), *self._cache):
             if count and point not in self._reached:
                 self._note(point.layer, f"no item reached it ({count} were run)")
         return count
@@ -82,11 +85,17 @@ class Run:
 
         return layer.module.register_forward_hook(after)
 
+    def _show_cache(self, point: Point, states: Tensor) -> None:
+        self._show_values(point, self._cache[point], states, -1)
+
     def _show(self, point: Point, layer: Layer, watcher: Watcher, x: Tensor) -> None:
+        self._show_values(point, watcher, x, layer.features())
+
+    def _show_values(self, point: Point, watcher: Watcher, x: Tensor, features: int) -> None:
         self._reached.add(point)
-        values, matched = self._positions.select(x, layer.features())
+        values, matched = self._positions.select(x, features)
         if not matched:
-            self._note(layer.name, "its positions do not follow the attention mask: padding is counted in")
+            self._note(point.layer, "its positions do not follow the attention mask: padding is counted in")
         if not values.shape[0]:
             return
         try:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 def identity(tensor: Tensor) -> Hashable:
     """Equal for two tensors that are the same numbers in the same memory, whatever the order of their axes."""
-    if tensor.is_meta or not tensor.numel() or tensor.device.type not in ("cpu", "cuda"):
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type in ("cpu", "cuda")
+    if not plain or not tensor.numel():
         return id(tensor)
     storage = tensor.untyped_storage()
     sides = sorted(zip(tensor.stride(), tensor.shape))
@@ -19,7 +20,8 @@ def identity(tensor: Tensor) -> Hashable:
 
 def same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same identity; quick for those that have not."""
-    if one.is_meta or other.is_meta or one.data_ptr() != other.data_ptr():
+    plain = type(other) in (Tensor, nn.Parameter) and not one.is_meta and not other.is_meta
+    if not plain or one.data_ptr() != other.data_ptr():
         return one is other
     return identity(one) == identity(other)
 

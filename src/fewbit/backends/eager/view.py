@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fewbit.backends.eager import ties
 from fewbit.backends.eager.affine import Affine
+from fewbit.backends.eager.caches import cache_points, keep_as_codes
 from fewbit.backends.eager.calling import Item
 from fewbit.backends.eager.catalogue import Catalogue, Layer, catalogue, points, points_of
 from fewbit.backends.eager.copying import copied
@@ -20,6 +21,7 @@ from fewbit.backends.eager.running import Run
 from fewbit.backends.eager.slots import Slot, float_shape
 from fewbit.backends.eager.structure import discover
 from fewbit.errors import UsageError, nearest
+from fewbit.model.ops import CACHE
 from fewbit.model.points import Point, Role
 from fewbit.model.structure import Structure
 from fewbit.model.view import Watcher
@@ -55,11 +57,11 @@ class EagerView:
 
     def points(self, match: Callable[[Point], bool] | None = None) -> list[Point]:
         """Every point that matches, in model order."""
-        every = points(self._catalogue(), ties.users(self._model))
+        every = [*points(self._catalogue(), ties.users(self._model)), *cache_points(self._model)]
         return every if match is None else [point for point in every if match(point)]
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Layers with matrices that cannot be quantized, each with the reason. Norms and other vectors are not listed."""
+        """Layers with matrices that cannot be quantized, each with the reason; norms and the like are not listed."""
         return list(self._catalogue().skipped)
 
     def size(self) -> int:
@@ -68,7 +70,7 @@ class EagerView:
         for module in self._model.modules():
             codes = module.kept_buffers() if isinstance(module, Quantized) else ()
             held = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
-            tensors.update({ties.identity(tensor): tensor for tensor in held if tensor is not None})
+            tensors.update({ties.identity(tensor): tensor for tensor in held if tensor is not None and not is_lazy(tensor)})
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
     def types(self, layer: str) -> tuple[str, ...]:
@@ -110,7 +112,7 @@ class EagerView:
     def write(self, point: Point, tensor: Tensor) -> None:
         """Replace a weight or bias, for every layer that uses it."""
         layer, slot = self._slot(point)
-        shape, dtype = float_shape(layer.module, point.tensor)
+        _, dtype = float_shape(layer.module, point.tensor)
         if tuple(tensor.shape) != point.shape:
             raise UsageError(f"a tensor of shape {tuple(tensor.shape)}", where=point.name, expected=point.shape)
         self._put(layer, point.tensor, slot.own(tensor.detach()).to(dtype).contiguous())
@@ -136,7 +138,7 @@ class EagerView:
                 self._put(self._layer(name), tensor, value)
 
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
-        """Weights: keep these codes. Activations: with these fixed scales, or on this grid with scales found at run time."""
+        """Keep a weight as these codes; put an activation on a grid, with fixed scales or with scales of each call."""
         if point.role in (Role.weight, Role.bias):
             self._keep_codes(point, how)
         elif point.role in (Role.input, Role.output) and isinstance(how, QParams | Grid):
@@ -149,6 +151,8 @@ class EagerView:
             quantizer = ActivationQuantizer(how.grid if isinstance(how, QParams) else how, layer.features(), fixed)
             place = next(iter(layer.module.parameters()), next(iter(layer.module.buffers()), torch.empty(0))).device
             setattr(make_quantized(layer.module), f"{point.role.value}_quantizer", quantizer.to(place))
+        elif point.op is CACHE and isinstance(how, QParams | Grid):
+            keep_as_codes(self._model, point, how)
         else:
             raise UsageError(
                 f"{point.name} cannot be quantized by a {type(how).__name__}",
@@ -167,7 +171,7 @@ class EagerView:
             self.write(point, kept)
 
     def copy(self) -> EagerView:
-        """A view of a copy: changing it leaves this one's model alone. Matrices that are not changed share their memory."""
+        """A view of a copy: changing it leaves this one's model alone. Matrices share their memory until changed."""
         twin = EagerView(copied(self._model))
         twin._seen, twin._affine = dict(self._seen), dict(self._affine)
         twin._tried_own_example = self._tried_own_example
@@ -218,7 +222,7 @@ class EagerView:
         for module in self._model.modules():
             for name, other in ties.held(module).items():
                 if other is mine or ties.same(mine, other):
-                    found.append((module, name, ties.between(mine, other)))
+                    found.append((module, name, _turned(layer.module, tensor, module, name)))
         return found
 
     def _put(self, layer: Layer, tensor: str, own: Tensor) -> None:
@@ -257,3 +261,11 @@ class EagerView:
         line = f"{layer}: {what}"
         if line not in self.notes:
             self.notes.append(line)
+
+
+def _turned(one: nn.Module, name: str, other: nn.Module, other_name: str) -> tuple[int, ...]:
+    """How the axes of a shared tensor in one module lie in another: `other = one.permute(axes)`."""
+    if isinstance(one, Quantized) and isinstance(other, Quantized) and name in one.coded:
+        mine, theirs = one.coded[name].axes, other.coded[other_name].axes
+        return tuple(mine.index(axis) for axis in theirs)
+    return ties.between(ties.held(one)[name], ties.held(other)[other_name])

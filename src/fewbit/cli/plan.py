@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fewbit plan`: what quantizing would do to each layer, and what it would cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fewbit.cli import _choice, _output
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A Hugging Face folder, a .pt2, a state dict, or file.py:function.")],
+    preset: Annotated[str | None, typer.Option(help="A preset; w8a8 when neither this nor --config is given.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A configuration, .json or .yaml.")] = None,
+    factory: Annotated[
+        str | None, typer.Option(help="For a state dict: file.py:function that returns the model.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> int:
+    """Say what each layer would become, which stay in float and why, the sizes, the memory and the time.
+
+    No data is read and nothing is changed.
+
+    Examples:
+
+        fewbit plan fewbit-demo/model.py:build
+
+        fewbit plan fewbit-demo/model.safetensors --factory fewbit-demo/model.py:build --preset w4a16 --json
+    """
+    from fewbit.engine.verbs import plan
+    from fewbit.modules.opening import open_model
+
+    chosen = _choice.configuration(preset, config)
+    made = plan(open_model(model, factory), config=chosen)
+    if json:
+        _output.print_json(made.to_dict())
+    else:
+        _output.stdout().print(made.text(), markup=False)
+    return 0

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fp8 weights and activations on CUDA: `torch._scaled_mm`.
+
+Scales by token and by output go into the product where PyTorch has a kernel for that, which is for bfloat16 outputs. For other
+outputs the product is left unscaled, in float32, and scaled afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fewbit.kernels._base import Kernel as Base
+from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
+from fewbit.modules.frozen import Terms
+from fewbit.numerics.blocks import QSchemeType
+from fewbit.numerics.dtypes import Dtype
+from fewbit.numerics.quantize import quantize
+
+SPEED = 85
+_TYPES = (Dtype.fp8_e4m3, Dtype.fp8_e5m2)
+_WHOLE = (QSchemeType.per_tensor, QSchemeType.per_token)
+
+
+def refuses(layer: Any, terms: Terms) -> str | None:
+    """Linear layers with fp8 weights and activations, scaled by output and by token or as a whole."""
+    other = not_linear(layer)
+    coded, quantizer = layer.coded.get("weight"), layer.input_quantizer
+    if other is not None or quantizer is None or coded.grid.dtype not in _TYPES:
+        return other or ""
+    outputs, features = coded.shape
+    if terms.device.type != "cuda":
+        return f"PyTorch's fp8 product is fast on CUDA only, not on {terms.device.type}"
+    if torch.cuda.get_device_capability(terms.device) < (8, 9):
+        return "this GPU is older than fp8"
+    if quantizer.grid.dtype not in _TYPES:
+        return f"activations are {quantizer.grid.dtype.name}"
+    if Dtype.fp8_e4m3 not in (coded.grid.dtype, quantizer.grid.dtype):
+        return "PyTorch has no product of two e5m2 tensors"
+    if not per_output(coded) or quantizer.grid.granularity not in _WHOLE:
+        return f"weights are scaled {coded.grid.granularity.value}, activations {quantizer.grid.granularity.value}"
+    if outputs % 16 or features % 16:
+        return f"both sides must be multiples of 16, and {outputs} × {features} are not"
+    return None
+
+
+class Kernel(Base):
+    """`scale · step · Σ q w + bias`."""
+
+    holds: ClassVar[tuple[str, ...]] = ("step", "one")
+
+    def __init__(self, layer: Any, terms: Terms):
+        super().__init__(terms)
+        weight = weight_of(layer)
+        self.step = output_steps(weight)[0]
+        self.one = torch.ones((), device=terms.device)
+        self.single = weight.scale.numel() == 1 and layer.input_quantizer.grid.granularity is QSchemeType.per_tensor
+
+    def run(self, layer: Any, x: Tensor) -> Tensor:
+        """The layer's output."""
+        rows = as_rows(x)
+        qparams = layer.input_quantizer.qparams(rows)
+        codes, scale = quantize(rows, qparams), qparams.step
+        weight = layer.weight_packed.t()
+        if self.single:
+            out = torch._scaled_mm(codes, weight, scale.reshape(()), self.step[0], out_dtype=_output(x))
+            return finish(out, layer.bias, x)
+        if x.dtype is torch.bfloat16:
+            each = scale.expand(rows.shape[0], 1).contiguous()
+            return finish(torch._scaled_mm(codes, weight, each, self.step[None], out_dtype=x.dtype), layer.bias, x)
+        out = torch._scaled_mm(codes, weight, self.one, self.one, out_dtype=torch.float32)
+        return finish(out.mul_(scale).mul_(self.step), layer.bias, x)
+
+
+def _output(x: Tensor) -> torch.dtype:
+    return x.dtype if x.dtype in (torch.bfloat16, torch.float16) else torch.float32

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""int4 weights: PyTorch's kernels with bfloat16 activations, on CPU and CUDA.
+
+The kernels take bfloat16 only. In a float32 model activations and outputs are rounded to it, which adds about a fiftieth of
+the error that four bits have already; `exact` refuses that. Activations that are quantized to eight bits lose nothing: their
+codes are whole numbers that bfloat16 has, and their scales are applied afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fewbit.kernels._activations import encoder, not_int8
+from fewbit.kernels._base import Kernel as Base
+from fewbit.kernels._int4 import int4_few, int4_linear
+from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
+from fewbit.kernels._nibbles import ROWS, Cpu, Cuda, padded
+from fewbit.modules.frozen import Terms
+from fewbit.numerics.packing import pack, unpack
+from fewbit.numerics.qtensor import QTensor
+
+SPEED = 70
+_GROUPS = (256, 128, 64, 32)  # the sizes that both kernels have
+
+
+def refuses(layer: Any, terms: Terms) -> str | None:
+    """Linear layers with weights of four bits on an even grid, in groups of a multiple of 32."""
+    other = not_linear(layer)
+    coded = layer.coded.get("weight")
+    if other is not None or not coded.grid.dtype.is_integer or coded.grid.dtype.bits != 4:
+        return other or ""
+    if terms.device.type not in ("cpu", "cuda"):
+        return f"PyTorch has no int4 kernel on {terms.device.type}"
+    if terms.exact and coded.dtype is not torch.bfloat16:
+        return f"it rounds activations to bfloat16, and the layer is {str(coded.dtype).removeprefix('torch.')}"
+    if terms.shared:
+        return "other layers use the same codes, and they would have to change"
+    if _group(coded) is None:
+        return f"it takes groups of 32, 64, 128 or 256 that divide the features, not {coded.block[1]} of {coded.shape[1]}"
+    return None
+
+
+class Kernel(Base):
+    """`Σ x · ((code - 8) · scale + zero) + bias`."""
+
+    holds: ClassVar[tuple[str, ...]] = ("weight", "scales", "step")
+
+    def __init__(self, layer: Any, terms: Terms):
+        super().__init__(terms)
+        weight = weight_of(layer)
+        group = _group(weight)
+        assert group is not None
+        self.group, self.outputs, self.like = group, weight.shape[0], weight.grid.dtype
+        self.layout = Cpu() if terms.device.type == "cpu" else Cuda(weight.shape[1])
+        codes = weight.codes().view(torch.uint8)
+        self.weight = self.layout.pack(padded(codes.bitwise_xor(8).bitwise_and_(15) if self._signed else codes))
+        # One scale an output can wait until after the product, where it is not rounded.
+        self.step = output_steps(weight)[0] if per_output(weight) else None
+        self.scales = _scales(weight, group, unit=self.step is not None)
+        self.takes = ("packed",)
+        if self._gives_back(weight):
+            self.takes = ("packed", "scale") if weight.zero_point is None else ("packed", "scale", "zero_point")
+        self.encode = None
+        if layer.input_quantizer is not None and not_int8(layer.input_quantizer) is None:
+            self.encode = encoder(layer.input_quantizer)
+        if layer.coded["weight"].dtype is not torch.bfloat16:
+            self.note = "computes in bfloat16"
+
+    @property
+    def _signed(self) -> bool:
+        return self.like.signed
+
+    def run(self, layer: Any, x: Tensor) -> Tensor:
+        """The layer's output."""
+        if self.encode is None:
+            rows = as_rows(x if layer.input_quantizer is None else layer.input_quantizer(x))
+            return finish(self._product(rows.to(torch.bfloat16)).to(x.dtype), layer.bias, x)
+        codes, scale, zero = self.encode(as_rows(x))
+        rows = codes.to(torch.bfloat16) if zero is None else (codes - zero).to(torch.bfloat16)
+        return finish(self._product(rows).float().mul_(scale), layer.bias, x)
+
+    def _product(self, rows: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            out = int4_few(rows, self.weight, self.scales, self.group)
+        elif torch.compiler.is_compiling():
+            out = torch.ops.fewbit.int4_linear(rows, self.weight, self.scales, self.group)
+        else:
+            out = int4_linear(rows, self.weight, self.scales, self.group)
+        if out.shape[1] != self.outputs:
+            out = out[:, : self.outputs]
+        return out if self.step is None else out.float().mul_(self.step)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Codes, and scales and zero points if they can be told from the kernel's."""
+        codes = self.layout.unpack(self.weight)[: self.outputs]
+        if self._signed:
+            codes = codes.view(torch.int8).sub_(8)
+        found = {"packed": pack(codes, self.like)}
+        scale, moved = self.scales[:, : self.outputs].unbind(-1)  # [in / group, out]
+        if "scale" in self.takes:
+            found["scale"] = scale.t().contiguous()
+        if "zero_point" in self.takes:
+            steps = (moved.float() / scale.float()).round_().t()
+            zero = (0 if self._signed else 8) - steps
+            found["zero_point"] = zero.to(self.like.storage).contiguous()
+        return found
+
+    def _gives_back(self, weight: QTensor) -> bool:
+        """Whether nothing is lost in the kernel's scales: bfloat16, a group for each of its own, zeros to be told."""
+        if self.step is not None or weight.grid.free_zero or weight.block != (1, self.group):
+            return False
+        if weight.scale.dtype is not torch.bfloat16:
+            return False
+        zero = weight.zero_point
+        self.takes = ("scale",) if zero is None else ("scale", "zero_point")
+        return zero is None or torch.equal(self.parts()["zero_point"], zero)
+
+
+def _group(weight: Any) -> int | None:
+    """The largest group of the kernels that the weight's own groups are made of."""
+    width, features = weight.block[1], weight.shape[1]
+    return next((size for size in _GROUPS if width % size == 0 and features % size == 0), None)
+
+
+def _scales(weight: QTensor, group: int, *, unit: bool) -> Tensor:
+    """Scales and zeros as the kernels want them, bfloat16 `[in / group, out, 2]`.
+
+    Args:
+        weight: with its own scales.
+        group: of the kernel.
+        unit: put 1 for every scale.
+    """
+    outputs, features = weight.shape
+    qparams = weight.qparams
+    step = torch.ones_like(qparams.step) if unit else qparams.step
+    middle = 0.0 if weight.grid.dtype.signed else 8.0
+    zero = (0.0 if qparams.zero_point is None else middle - qparams.zero_point) * step
+    both = torch.stack([step, zero if qparams.zero_point is not None else torch.zeros_like(step)], -1)
+    high, wide = weight.block
+    both = both.repeat_interleave(high, 0)[:outputs].repeat_interleave(-(-wide // group), 1)[:, : features // group]
+    both = torch.nn.functional.pad(both, (0, 0, 0, 0, 0, -outputs % ROWS))
+    return both.transpose(0, 1).to(torch.bfloat16).contiguous()

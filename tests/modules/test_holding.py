@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from tiny_models import codes, rounded
+from torch import nn
+
+from fewbit.modules.quantized import set_weight
+from fewbit.numerics.qtensor import QTensor
+
+
+class Experts(nn.Module):
+    """Reads its stack once an expert."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, 6))
+
+    def forward(self, x, fail=False):
+        out = sum(x @ self.weight[expert].T for expert in range(4))
+        if fail:
+            raise RuntimeError("no")
+        return out
+
+
+@pytest.fixture
+def experts(monkeypatch):
+    torch.manual_seed(0)
+    module, count = Experts(), []
+    expected = rounded(module.weight, out=1, stack=(0,))
+    set_weight(module, "weight", codes(module.weight, stack=1))
+    plain = QTensor.dequantize
+    monkeypatch.setattr(QTensor, "dequantize", lambda *args: count.append(1) or plain(*args))
+    return module, expected, count
+
+
+def test_a_stack_is_dequantized_once_a_forward_and_dropped_after_it(experts):
+    module, expected, count = experts
+    x = torch.randn(2, 6)
+    torch.testing.assert_close(module(x), sum(x @ w.T for w in expected))
+    assert len(count) == 1
+    module(x)
+    assert len(count) == 2
+    assert not any(isinstance(value, dict) and "weight" in value and name != "coded" for name, value in vars(module).items())
+
+
+def test_it_is_dropped_after_a_failure_too(experts):
+    module, _, _ = experts
+    with pytest.raises(RuntimeError, match="no"):
+        module(torch.randn(2, 6), fail=True)
+    assert module._held is None

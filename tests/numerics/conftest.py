@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small tensors: waiting for a second thread costs more than it brings."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import torch
+
+from fewbit import DataError
+from fewbit.observers._finite import FiniteGuard, NonFinite
+
+
+def test_finite_values_pass_untouched():
+    guard = FiniteGuard()
+    x = torch.randn(5, 3)
+    assert guard.admit(x, 0) is x
+    assert guard.admit(torch.arange(3), 1).dtype is torch.int64
+    assert guard.admit(torch.empty(0, 3), 2).shape == (0, 3)
+    assert guard.found() is None
+    guard.check("layer")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_first_item_and_counts(dtype):
+    guard = FiniteGuard()
+    guard.admit(torch.ones(4, dtype=dtype), 0)
+    bad = torch.tensor([1.0, math.nan, math.inf, math.inf, -math.inf], dtype=dtype)
+    assert guard.admit(bad, 3).tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert bad.isnan().sum() == 1  # the caller's tensor stays as it was
+    guard.admit(torch.ones(4, dtype=dtype), 4)
+    guard.admit(torch.tensor([math.nan], dtype=dtype), 5)
+    assert guard.found() == NonFinite(item=3, nan=2, positive=2, negative=1)
+
+
+def test_the_error_names_layer_and_sample():
+    guard = FiniteGuard()
+    guard.admit(torch.tensor([math.inf]), 12)
+    with pytest.raises(DataError) as caught:
+        guard.check("model.layers.3.mlp")
+    assert "model.layers.3.mlp" in str(caught.value) and "sample 12" in str(caught.value)
+    assert "1 +inf" in caught.value.what and "NaN" not in caught.value.what
+
+
+def test_large_finite_values_are_no_fault():
+    """Sums of these overflow; nothing is summed."""
+    guard = FiniteGuard()
+    x = torch.full((1000,), 3e38)
+    assert guard.admit(x, 0) is x
+
+
+def test_on_a_device_nothing_is_read_back(monkeypatch):
+    """The path of accelerators, walked on the host: reading a value would wait for the device."""
+    monkeypatch.setattr("fewbit.observers._finite._all_finite", lambda x: False)
+    guard = FiniteGuard()
+    reads = []
+    for name in ("item", "__bool__", "__int__", "__float__", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, name=name: reads.append(name))
+    x = torch.ones(3)
+    admitted = [guard.admit(x, 0), guard.admit(torch.tensor([1.0, math.nan]), 1), guard.admit(x, 2)]
+    monkeypatch.undo()
+    assert reads == []
+    assert admitted[0].tolist() == [1, 1, 1] and admitted[1].tolist() == [1, 0]
+    assert guard.found() == NonFinite(item=1, nan=1, positive=0, negative=0)
