@@ -50,6 +50,8 @@ _PUBLIC = {
     "compress_weights": "fewbit.engine.verbs",
     "plan": "fewbit.engine.verbs",
     "Plan": "fewbit.engine.plan",
+    "export": "fewbit.engine.delivering",
+    "load": "fewbit.engine.delivering",
     "Record": "fewbit.record",
     "FewbitError": "fewbit.errors",
     "DataError": "fewbit.errors",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from fewbit.data.findings import DataReport, Finding
     from fewbit.data.fixing import fix_dataset
     from fewbit.data.sample import Sample
+    from fewbit.engine.delivering import export, load
     from fewbit.engine.plan import Plan
     from fewbit.engine.quantizer import ModelQuantizer
     from fewbit.engine.verbs import compress_weights, plan, quantize

@@ -3,7 +3,6 @@ import copy
 
 import pytest
 import torch
-from tiny_models import Encoder, codes, rounded, shaken
 from torch import nn
 
 from fewbit.modules.activation import ActivationQuantizer
@@ -11,6 +10,7 @@ from fewbit.modules.fast_paths import close_fast_paths
 from fewbit.modules.quantized import make_quantized, set_weight
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
+from tiny_models import Encoder, codes, rounded, shaken
 
 
 def int4(t):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from tiny_models import codes, rounded
 from torch import nn
 
 from fewbit.modules.quantized import set_weight
 from fewbit.numerics.qtensor import QTensor
+from tiny_models import codes, rounded
 
 
 class Experts(nn.Module):
@@ -40,7 +40,9 @@ def test_a_stack_is_dequantized_once_a_forward_and_dropped_after_it(experts):
     assert len(count) == 1
     module(x)
     assert len(count) == 2
-    assert not any(isinstance(value, dict) and "weight" in value and name != "coded" for name, value in vars(module).items())
+    assert not any(
+        isinstance(value, dict) and "weight" in value and name != "coded" for name, value in vars(module).items()
+    )
 
 
 def test_it_is_dropped_after_a_failure_too(experts):

@@ -96,12 +96,16 @@ def test_frozen_layers_with_equal_codes_are_one_in_the_file():
 
 def test_views_of_one_memory_that_differ_are_two():
     model = nn.Module()
-    whole = torch.arange(6.0)
-    model.register_buffer("first", whole[:3])
-    model.register_buffer("last", whole[3:])
-    model.register_buffer("matrix", whole.reshape(2, 3))
-    model.register_buffer("turned", whole.reshape(2, 3).t())
-    assert len(take(model).entries) == 4
+    whole = torch.arange(4.0)
+    model.register_buffer("first", whole[:2])
+    model.register_buffer("last", whole[2:])
+    model.register_buffer("matrix", whole.reshape(2, 2))
+    model.register_buffer("turned", whole.reshape(2, 2).t())
+    model.register_buffer("bits", whole.view(torch.int32))
+    model.register_buffer("again", whole[2:])
+    inventory = take(model)
+    assert list(inventory.entries) == ["first", "last", "matrix", "turned", "bits"]
+    assert inventory.aliases == {"again": "last"}
 
 
 class Extra(nn.Module):

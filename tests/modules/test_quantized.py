@@ -6,13 +6,13 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import codes, rounded
 from torch import nn
 
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.quantized import clear_weight, float_weight, get_weight, is_quantized, make_quantized, set_weight
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
+from tiny_models import codes, rounded
 
 
 class Scaled(nn.Linear):

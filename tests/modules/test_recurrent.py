@@ -4,13 +4,13 @@ import pickle
 
 import pytest
 import torch
-from tiny_models import codes, rounded
 from torch import nn
 
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.quantized import make_quantized, set_weight
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
+from tiny_models import codes, rounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 

@@ -173,6 +173,13 @@ def test_tensors_that_have_no_place(name, kind):
         rebuild(mlp(), contents)
 
 
+def test_a_float_tensor_of_another_shape_does_not_fit():
+    contents = contents_of(quantize_linears(mlp()))
+    contents.tensors["0.bias"] = torch.ones(3)
+    with pytest.raises(DataError, match=r"0\.bias is \[24\], not \[3\]"):
+        rebuild(mlp(), contents)
+
+
 def test_a_quantizer_needs_its_place_and_its_scale():
     model = with_quantizers(quantize_linears(mlp()))
     contents = contents_of(model)

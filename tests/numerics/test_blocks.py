@@ -60,7 +60,9 @@ def test_merged_axes_give_every_element_the_same_scale(keep_last, sides):
     scales = numbered(blocks.counts)
 
     def owner(some):
-        return some.join(torch.zeros_like(some.split(torch.zeros(some.shape))) + some.spread(scales.reshape(some.counts)))
+        return some.join(
+            torch.zeros_like(some.split(torch.zeros(some.shape))) + some.spread(scales.reshape(some.counts))
+        )
 
     assert torch.equal(owner(merged).flatten(), owner(blocks).flatten())
     if keep_last and blocks.shape:

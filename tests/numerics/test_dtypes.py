@@ -15,7 +15,9 @@ ML_INTEGERS = {"int2": ml_dtypes.int2, "uint2": ml_dtypes.uint2, "int4": ml_dtyp
 def test_integers_have_the_range_their_name_says(dtype):
     bits = int(dtype.name.removeprefix("u").removeprefix("int"))
     assert dtype.bits == bits and dtype.signed == (not dtype.name.startswith("u"))
-    assert (dtype.lowest, dtype.highest) == ((-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.signed else (0, 2**bits - 1))
+    assert (dtype.lowest, dtype.highest) == (
+        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.signed else (0, 2**bits - 1)
+    )
     kept = torch.iinfo(dtype.storage)
     assert kept.min <= dtype.lowest and dtype.highest <= kept.max
     if dtype.name in ML_INTEGERS:

@@ -147,7 +147,9 @@ def nearest_index(x, values, mode):
 @pytest.mark.parametrize("mode", NEAREST)
 def test_tables_settle_by_exact_distance(number, mode):
     values = np.array(number.values)
-    x = np.concatenate([around(values), np.linspace(-1.2, 1.2, 500, dtype=np.float32), [-0.0, 0.0, math.inf, -math.inf]])
+    x = np.concatenate(
+        [around(values), np.linspace(-1.2, 1.2, 500, dtype=np.float32), [-0.0, 0.0, math.inf, -math.inf]]
+    )
     x = x.astype(np.float32)
     expected = [nearest_index(value, number.values, mode) for value in np.clip(x, -1, 1).tolist()]
     assert round_to_table(torch.from_numpy(x), number, mode).tolist() == expected
@@ -156,7 +158,9 @@ def test_tables_settle_by_exact_distance(number, mode):
 def test_tables_round_stochastically_in_proportion_and_keep_their_own_values():
     number = Dtype.nf4.value
     own = torch.tensor(number.values).repeat(500)
-    assert torch.equal(round_to_table(own, number, RoundType.stochastic, seed=2), torch.arange(16, dtype=torch.uint8).repeat(500))
+    assert torch.equal(
+        round_to_table(own, number, RoundType.stochastic, seed=2), torch.arange(16, dtype=torch.uint8).repeat(500)
+    )
     low, high = number.values[9:11]
     index = round_to_table(torch.full((40_000,), 0.7 * low + 0.3 * high), number, RoundType.stochastic, seed=2)
     assert index.unique().tolist() == [9, 10]

@@ -68,7 +68,13 @@ def test_a_signed_scale_needs_a_type_with_a_sign(kind):
 
 @pytest.mark.parametrize(
     ("dtype", "symmetric", "shifted"),
-    [("int8", True, False), ("int8", False, True), ("uint8", True, True), ("uint8", False, True), ("fp4", False, False)],
+    [
+        ("int8", True, False),
+        ("int8", False, True),
+        ("uint8", True, True),
+        ("uint8", False, True),
+        ("fp4", False, False),
+    ],
 )
 def test_who_has_a_zero_point(dtype, symmetric, shifted):
     assert Grid(Dtype[dtype], symmetric=symmetric).has_zero_point == shifted

@@ -75,7 +75,9 @@ def test_any_shape_comes_back(dtype, lead, n, seed):
 
 
 @pytest.mark.parametrize("n", [512, 512 + 3, TILE * 2])
-@pytest.mark.parametrize("dtype", [Dtype.int4, Dtype.uint2, Dtype.int3, Dtype.fp6_e2m3, Dtype.uint12], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "dtype", [Dtype.int4, Dtype.uint2, Dtype.int3, Dtype.fp6_e2m3, Dtype.uint12], ids=lambda d: d.name
+)
 def test_large_tensors_are_packed_piece_by_piece_with_the_same_bytes(dtype, n):
     codes = random_codes(dtype, (TILE * 2 // n + 1, n))
     packed = pack(codes, dtype)

@@ -7,7 +7,7 @@ import torch
 from fewbit import MinMaxObserver, MSEObserver, PerTensorMSEObserver, UsageError
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
-from fewbit.numerics.qparams import from_range
+from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.scales import ScaleType
 
@@ -147,23 +147,41 @@ def test_rows_are_searched_each_for_itself():
 
 def test_the_row_that_sets_the_scale_above_all_others_stays_whole():
     grid = Grid(Dtype.fp4, scale_type=ScaleType.float8_e4m3fn)
-    rows = draw("laplace", 4096).view(64, 64)
+    rows = draw("laplace", 64 * 512).view(64, 512)
+    rows[5, 0] = 40.0  # clipping it would pay, if that were all
     found = []
     for observer in (MSEObserver(), MinMaxObserver()):
         observer.observe(rows)
         low, high = observer.range(grid)
-        found.append(from_range(low[:, None], high[:, None], grid, (1, 64)))
+        found.append(from_range(low[:, None], high[:, None], grid, (1, 512)))
     cut, plain = found
     assert torch.equal(cut.super_scale, plain.super_scale)
+    assert cut.scale[5] == plain.scale[5]
     errors = [(fake_quantize(rows, q) - rows).square().sum() for q in (cut, plain)]
     assert errors[0] < 0.97 * errors[1]
 
 
-def test_a_power_of_two_step_is_not_free():
-    """A step that divides a bin hits every centre: measured there alone, strong clipping would seem to cost nothing."""
-    grid = Grid(Dtype.int8, scale_type=ScaleType.pof2)
-    x = draw("laplace")
-    assert found(x, grid) <= 1.02 * brute_force(x, grid)
+def test_steps_finer_than_bins_are_not_free():
+    """Near zero float8 has steps finer than a bin: measured at centres alone, the error comes out 7% too high."""
+    normal = torch.randn(1, 200_000, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([normal, torch.linspace(-60, 60, 11)[None]], 1)
+    observers = (MSEObserver(), MSEObserver(bins=1 << 16))
+    coarse, fine = (found(x, Grid(Dtype.fp8_e4m3), observer) for observer in observers)
+    assert coarse <= 1.02 * fine
+
+
+def test_either_side_may_have_the_code_that_is_one_farther():
+    """Of int2's -2, -1, 0, 1 a negative scale gives 2 to the positive side: right where most of the values are."""
+    grid = Grid(Dtype.int2, full_range=True)
+    heavy, light = draw("laplace", 9000).abs(), -draw("laplace", 1000).abs()
+    for x in (torch.cat([heavy, light], 1), -torch.cat([heavy, light], 1)):
+        observer = MSEObserver()
+        observer.observe(x)
+        scales = torch.linspace(-4, 4, 400).view(-1, 1)
+        each = x.expand(400, -1)
+        tried = fake_quantize(each, QParams(grid, (1, x.shape[1]), scales))
+        least = (tried - each).square().mean(1).min()
+        assert found(x, grid) <= 1.02 * least
 
 
 def test_too_few_candidates():

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -35,13 +37,13 @@ def test_against_numpy(seed, size, percentile, shift):
     observer.observe(torch.from_numpy(x)[None])
     width = 2.0 ** int(observer.state()["exponent"])
 
-    share = (100 - percentile) / 100
+    share = (100 - Fraction(str(percentile))) / 100
     wanted = np.sort(np.abs(x))[size - 1 - int(size * share)]
     low, high = (end.item() for end in observer.range(SYMMETRIC))
     assert wanted <= max(-low, high) <= wanted + width
     assert (low, high) == (max(x.min(), -max(-low, high)), min(x.max(), max(-low, high)))  # the shorter side is whole
 
-    drop = int(size * (share / 2))
+    drop = int(size * share / 2)
     ends = np.sort(x)[drop], np.sort(x)[size - 1 - drop]
     low, high = (end.item() for end in observer.range(ASYMMETRIC))
     assert ends[0] - width <= low <= ends[0] and ends[1] <= high <= ends[1] + width

@@ -320,6 +320,16 @@ def test_text_both_ways(tmp_path):
     assert list(tmp_path.iterdir()).__len__() == 3, "nothing is left behind"
 
 
+def test_what_could_not_be_read_back_is_not_written():
+    class Local:
+        pass
+
+    config = Config({"weight": QuantizationSpec("int8", Local)})
+    assert config.fingerprint
+    with pytest.raises(UsageError, match="cannot be written down"):
+        config.to_json()
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(UsageError, match="neither JSON nor YAML"):
         Config.load(tmp_path / "c.txt")

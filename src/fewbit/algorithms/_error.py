@@ -23,7 +23,7 @@ def errors(problem: Problem, *choices: QParams | None) -> list[Tensor]:
         choices: scales for the whole weight; none means that all of it becomes zero.
 
     Returns:
-        For each choice the sums of h (w - ŵ)² of every block, float32 `[weighings, blocks]` in the flat order of `Tiles`.
+        For each choice the sums of h (w - ŵ)² over every block: float32 `[weighings, blocks]`, flat as in `Tiles`.
         One weighing is by the importance (all ones without), a second by what was kept aside, if there is any.
     """
     weight, tiles = problem.weight.detach(), Tiles(problem.blocks)

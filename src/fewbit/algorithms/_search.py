@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for better scales of some blocks.
 
-Weights are measured in steps of plain rounding, v = w / step, so that every number is of the size of a code, and a scale
-is a factor beside that step. For any codes q, however they were found, the best factor follows in closed form: with
-c = Σ h q v and d = Σ h q² it is c / d, and it explains c² / d of Σ h v². So a candidate factor serves only to find codes,
-and is judged by the factor that fits these codes best:
+Weights are measured in steps of plain rounding, v = w / step, so that every number is of the size of a code, and a
+scale is a factor beside that step. For any codes q, however they were found, the best factor follows in closed form:
+with c = Σ h q v and d = Σ h q² it is c / d, and it explains c² / d of Σ h v². So a candidate factor serves only to find
+codes, and is judged by the factor that fits these codes best:
 
     coarse   factors from a little above plain rounding down to the step that suits a normal distribution as wide as the
-             block; for some of them also the other sign (full range) or another place of the range (asymmetric)
+             block; for some of them also the other sign (full range) or other places of the range (asymmetric)
     fine     factors beside the best one
     refit    the codes of the best factor once more; asymmetric also with the neighbouring zero points
 
-With a zero point z the sums are Σ h (q - z) v and Σ h (q - z)², which follow for every z from Σ h q v, Σ h q² and Σ h q;
-the best unrounded z is that of a line fitted through codes and values.
+With a zero point z the sums are Σ h (q - z) v and Σ h (q - z)², which follow for every z from Σ h q v, Σ h q² and
+Σ h q; the best unrounded z is that of a line fitted through codes and values.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from fewbit.numerics.scales import ScaleType, has_sign, is_power, round_scale
 
 STAGES = ("rtn", "coarse", "fine", "refit")
 
-# The step of the uniform quantizer that is best for a normal distribution, in standard deviations (J. Max, 1960), by bits;
-# of the other types, as measured. Blocks are small or have heavy tails: the best is between this and plain rounding.
+# The step of the uniform quantizer that is best for a normal distribution, in standard deviations (J. Max, 1960), by
+# bits; of the other types, as measured. Blocks are small or have heavy tails: the best is between this and plain
+# rounding.
 _NORMAL_STEP = {2: 0.996, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.104, 7: 0.0569, 8: 0.0308}
 _NORMAL_STEP_OF = {Dtype.fp4: 0.44, Dtype.nf4: 2.6}
 _TINY = 1e-30
@@ -120,8 +121,8 @@ class Search:
         middle = self._centre()
         if middle is None:
             return factors, None
-        # A narrower range may lie anywhere in the wide one: as near to the mean as it can, or in the middle. Where a few
-        # elements are all that matters, it may lie beside it too.
+        # A narrower range may lie anywhere in the wide one: as near to the mean as it can, or in the middle. Where a
+        # few elements are all that matters, it may lie beside it too.
         half = (self.highest - self.lowest) / 2
         room = ((1 - factors) * half).clamp_(min=0)
         off = (self.moments.v / self.moments.h).float() - middle

@@ -126,7 +126,7 @@ class Rows:
         return torch.zeros(shape, dtype=self.precision, device=self.rows.device)
 
     def _pieces(self, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor | None, Tensor]]:
-        """Which blocks, and of these v, h and h v, `[b, e]`: so few that the work for all candidates fits the scratch."""
+        """Which blocks, and of these v, h and h v, `[b, e]`: few enough for work on all candidates at once."""
         count, elements = self.rows.shape
         size = max(1, self.scratch.size // candidates)
         tall, wide = max(1, size // elements), min(size, elements)

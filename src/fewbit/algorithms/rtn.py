@@ -22,8 +22,8 @@ from fewbit.observers._base import RangeObserver, observer_class
 STAGE = "round"
 NEEDS: tuple[str, ...] = ()
 
-# What one observer sees: elements, so that what it puts aside stays in the cache; and blocks, for each of which it may keep
-# a histogram.
+# What one observer sees: elements, so that what it puts aside stays in the cache; and blocks, for each of which it may
+# keep a histogram.
 _ELEMENTS, _BLOCKS = 1 << 18, 1 << 12
 
 

@@ -2,9 +2,9 @@
 """Round to nearest with the scales that lose least: the default for weights.
 
 Every block gets the scale (and zero point) that minimises the sum of h (w - ŵ)², where h is E[x²] of the input each
-weight is multiplied with, or 1 without data. What is found is kept block by block, where it is better than plain rounding
-on what will really be stored: stored scales, true rounding. If samples were kept aside, it must not be worse on them
-either.
+weight is multiplied with, or 1 without data. What is found is kept block by block, where it is better than plain
+rounding on what will really be stored: stored scales, true rounding. If samples were kept aside, it must not be worse
+on them either.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def solve(problem: Problem, *, candidates: int | None = None, refits: int = 1) -
 
     >>> from fewbit.numerics.dtypes import Dtype
     >>> from fewbit.numerics.grid import Grid
-    >>> solve(Problem(torch.tensor([[3.0, 1.5]]), Grid(Dtype.int3), (1, 2))).qtensor.dequantize()
-    tensor([[3.0000, 1.5000]])
+    >>> facts = solve(Problem(torch.tensor([[0.2, 0.1, -0.7, 0.3]]), Grid(Dtype.int2), (1, 4))).facts
+    >>> round(facts["error"], 3), round(facts["error_rtn"], 3)
+    (0.016, 0.302)
     """
     problem.check()
     base, work = rtn.qparams(problem), effort(problem.grid, weighted=problem.importance is not None)

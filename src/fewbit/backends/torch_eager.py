@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fewbit.model.view import ModelView
+if TYPE_CHECKING:
+    from fewbit.model.view import ModelView
 
 
 def accepts(model: object) -> bool:

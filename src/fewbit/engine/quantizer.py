@@ -73,9 +73,11 @@ class ModelQuantizer:
             DataError: an empty loader, inputs the model does not take, a value that is not finite.
         """
         view = view_of(model)
+        dataset = None if dataloader is None else _dataset(dataloader)
+        if dataset is not None:
+            view.probe(next(iter(dataset.inputs(model, batch_size))))
         plan = make_plan(view, self.config)
         self.record = Record("quantize")
-        dataset = None if dataloader is None else _dataset(dataloader)
         require_data(plan, dataset)
         if not inplace:
             view = view.copy()

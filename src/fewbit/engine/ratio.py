@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fewbit.algorithms import rtn
+from fewbit import registry
 from fewbit.algorithms._base import Problem
 from fewbit.engine.plan import WeightPlan, make_plan
 from fewbit.errors import UsageError
@@ -44,5 +44,5 @@ def with_ratio(view: ModelView, config: Config, ratio: float) -> Config:
 
 def _sensitivity(view: ModelView, planned: WeightPlan) -> float:
     weight = view.read(planned.point).float()
-    rounded = rtn.solve(Problem(weight, planned.grid, planned.block)).qtensor.dequantize()
+    rounded = registry.get("algorithms", "rtn").solve(Problem(weight, planned.grid, planned.block)).qtensor.dequantize()
     return float((rounded - weight).square().sum() / weight.square().sum().clamp(min=1e-30))

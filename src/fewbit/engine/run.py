@@ -57,6 +57,9 @@ def execute(
         if not statistics.held_out:
             record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
         record.lines += taken.record.lines
+        for line in view.notes:
+            where, _, what = line.partition(": ")
+            record.note("run", what, where=where)
     solve(view, plan, statistics, record, progress)
     record.facts |= {
         "items": statistics.items,

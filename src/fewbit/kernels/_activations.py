@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations as int8 codes, for products in integers.
 
-The codes are those of `numerics.quantize`, to the last bit. Scales found beforehand, and those of plain int8 grids found in
-each call, take few passes over the activation; whatever else a grid can say goes the long way.
+The codes are those of `numerics.quantize`, to the last bit. Scales found beforehand, and those of plain int8 grids
+found in each call, take few passes over the activation; whatever else a grid can say goes the long way.
 """
 
 from __future__ import annotations

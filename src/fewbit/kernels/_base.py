@@ -4,17 +4,18 @@
 A member is a file with
 
 - `SPEED`: an integer; of the kernels that accept a layer the one with the highest is taken;
-- `refuses(layer, terms) -> str | None`: `None` if it can run the layer under these terms; otherwise why not, in words, or
-  an empty text where the layer is simply not of its kind;
+- `refuses(layer, terms) -> str | None`: `None` if it can run the layer under these terms; otherwise why not,
+  in words, or an empty text where the layer is simply not of its kind;
 - `Kernel`: a subclass of the one below, made once from a layer.
 
-Kernels stand in for layers that have one weight named `weight` and whose forward takes one tensor. A kernel that wants the
-codes in another layout takes parts of the weight out of the layer (`takes`) and gives them back bit by bit (`restore`): no
-code is ever kept twice. A layer that every kernel refuses keeps its own forward on dequantized weights.
+Kernels stand in for layers that have one weight named `weight` and whose forward takes one tensor. A kernel that
+wants the codes in another layout takes parts of the weight out of the layer (`takes`) and gives them back bit by bit
+(`restore`): no code is ever kept twice. A layer that every kernel refuses keeps its own forward on dequantized
+weights.
 
-A frozen model can be compiled and exported. For `torch.compile` what the compiler cannot see through is a custom operator
-(`_operators`); for `torch.export` a kernel uses nothing but PyTorch's own operators and plain tensors, so that the program
-can be saved and run where fewbit is not.
+A frozen model can be compiled and exported. For `torch.compile` what the compiler cannot see through is a custom
+operator (`_operators`); for `torch.export` a kernel uses nothing but PyTorch's own operators and plain tensors, so
+that the program can be saved and run where fewbit is not.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ class Kernel(ABC):
         terms: what it was made for.
         note: what is worth telling of how it computes.
         takes: the parts of the weight (`packed`, `scale`, …) that live here and no longer in the layer.
+        stand_in: what the layer shows as its float weight while the kernel runs the layer's own forward; or none.
     """
 
     name: str = ""
     refused: Mapping[str, str] = MappingProxyType({})
     note: str = ""
     takes: tuple[str, ...] = ()
+    stand_in: Tensor | None = None
     holds: ClassVar[tuple[str, ...]] = ()  # attributes that are tensors, or none
 
     def __init__(self, terms: Terms):

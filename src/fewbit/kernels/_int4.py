@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products with int4 weights: PyTorch's kernels for few tokens, float products on dequantized tiles for many.
 
-Both kernels compute `Σ x · ((code - 8) · scale + zero)` with bfloat16 activations, scales and zeros `[in / group, out, 2]`.
-They dequantize again for every few tokens, so from some number of tokens on it is faster to do it once: a tile at a time,
-that what lies between stays in the cache.
+Both kernels compute `Σ x · ((code - 8) · scale + zero)` with bfloat16 activations, scales and zeros
+`[in / group, out, 2]`. They dequantize again for every few tokens, so from some number of tokens on it is faster to do it once: a
+tile at a time, that what lies between stays in the cache.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _many_cpu(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Tensor:
         blocks, features, width = codes.shape
         if values.shape != codes.shape:  # made once, because fresh memory costs more than the arithmetic on it
             values, tile = x.new_empty(codes.shape, dtype=torch.float32), x.new_empty(features, blocks, width)
-        part = scales[:, outputs].float().unflatten(1, (blocks, width))  # [in / g, blocks, width, 2]
+        part = scales[:, outputs].float().view(-1, blocks, width, 2)  # [in / g, blocks, width, 2]
         scale, zero = part.permute(3, 1, 0, 2).unsqueeze(3).contiguous()
-        values.copy_(codes).unflatten(1, (-1, group)).sub_(8).mul_(scale).add_(zero)  # [blocks, in / g, g, width]
+        values.copy_(codes).view(blocks, -1, group, width).sub_(8).mul_(scale).add_(zero)
         tile.permute(1, 0, 2).copy_(values)
         out[:, outputs] = x @ tile.flatten(1)
     return out
@@ -50,7 +50,7 @@ def _many_cpu(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Tensor:
 
 def _many_cuda(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Tensor:
     codes = Cuda(x.shape[1]).unpack(weight)
-    parts = codes.unflatten(1, (-1, group)).to(torch.bfloat16).sub_(8)
+    parts = codes.view(codes.shape[0], -1, group).to(torch.bfloat16).sub_(8)
     scale, zero = scales.permute(2, 1, 0).unsqueeze(-1)  # each [out, in / group, 1]
     return x @ torch.addcmul(zero, parts, scale).flatten(1).t()
 

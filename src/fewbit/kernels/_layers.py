@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers compute what a kernel computes. A subclass with a forward of its own does something else, so it is asked."""
+"""Which layers compute what a kernel computes: not a subclass that has a forward of its own."""
 
 from __future__ import annotations
 
@@ -31,11 +31,8 @@ def not_linear(layer: Any) -> str | None:
 
 def not_embedding(layer: Any) -> str | None:
     """Why a layer is no plain table look-up; empty if it is nothing like it."""
-    kind = layer.float_class
-    if "weight" not in layer.coded or not issubclass(kind, nn.Embedding):
+    if "weight" not in layer.coded or not issubclass(layer.float_class, nn.Embedding):
         return ""
-    if kind.forward is not nn.Embedding.forward:
-        return f"{kind.__name__} has a forward of its own"
     return "max_norm changes the table while it is read" if layer.max_norm is not None else None
 
 
@@ -62,7 +59,8 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def finish(out: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """What a product gave for `as_rows(x)`, with the bias, in the shape and dtype that a linear layer would give for `x`.
+    """What a product gave for `as_rows(x)`, with the bias, in the shape and dtype that a linear layer would give for
+    `x`.
 
     Args:
         out: `[tokens, out]`; changed.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layouts of PyTorch's int4 kernels, learnt from their own packing functions.
 
-Both kernels want codes 0 … 15 of a weight `[out, in]` two to a byte, in an order of their own, which on a CPU follows the
-instructions it has. The order is the same in every tile, so it is learnt from one: a tile of known codes is packed, and what
-lies where is read off. With that, codes come back from a packed weight bit by bit, on whatever machine.
+Both kernels want codes 0 … 15 of a weight `[out, in]` two to a byte, in an order of their own, which on a CPU follows
+the instructions it has. The order is the same in every tile, so it is learnt from one: a tile of known codes is
+packed, and what lies where is read off. With that, codes come back from a packed weight bit by bit, on whatever
+machine.
 """
 
 from __future__ import annotations
@@ -24,10 +25,18 @@ class Cpu:
 
     def pack(self, codes: Tensor) -> Tensor:
         """uint8 `[out, in]` holding 0 … 15, to bytes `[out, in / 2]`."""
-        return torch.cat([_pack_cpu(part) for part in codes.split(_CHUNK)])
+        return torch.cat([_pack_cpu(part) for part in torch.split(codes, _CHUNK)])
 
     def tiles(self, packed: Tensor, elements: int) -> Iterator[tuple[slice, Tensor]]:
-        """The codes of some blocks at a time: which outputs, and about so many as uint8 `[blocks, in, outputs of each]`."""
+        """The codes of some blocks at a time.
+
+        Args:
+            packed: what `pack` gave.
+            elements: about so many at a time.
+
+        Yields:
+            Which outputs, and their codes, uint8 `[blocks, in, outputs of a block]`.
+        """
         outputs, half = packed.shape
         width, tail = _block(), outputs % _block()
         count = max(elements // (2 * half * width), 1)
@@ -65,7 +74,7 @@ class Cuda:
         """The inverse of `pack`."""
         rows, tiles = packed.shape[:2]
         nibbles = _nibbles(packed.view(torch.uint8).reshape(rows, tiles, -1))
-        codes = nibbles[..., _order_cuda(self.inner, packed.device)].unflatten(-1, (8, 16 * self.inner))
+        codes = nibbles[..., _order_cuda(self.inner, packed.device)].view(rows, tiles, 8, -1)
         return codes.transpose(1, 2).reshape(8 * rows, -1)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators for `torch.compile`: what runs on tensors that no compiler can look into, or chooses by what only a run shows.
+"""Operators for `torch.compile`: what runs on tensors that no compiler can look into.
 
 Without a compiler the functions behind them are called directly, which spares the dispatch.
 """
@@ -36,8 +36,8 @@ def packed_convolution(
     oneDNN answers with channels last. Code after a layer may rely on the order of its input, so that order comes back.
     """
     run = torch.ops.onednn.qconv_pointwise.tensor
-    geometry = (stride, padding, dilation, groups)
-    out: Tensor = run(codes, scale, zero, weight, step, _NO_ZERO, bias, *geometry, 1.0, 0, torch.float32, "none", [], "")
+    factors = (codes, scale, zero, weight, step, _NO_ZERO, bias)
+    out: Tensor = run(*factors, stride, padding, dilation, groups, 1.0, 0, torch.float32, "none", [], "")
     return out.contiguous(memory_format=_order(codes))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of int8 codes, accumulated in int32: exact, whatever the order.
 
-Two ways to keep the weight. As it lies in the layer, for `torch._int_mm`: no second form of it, and every device can. Or in
-oneDNN's own layout, which a CPU reads without rearranging it first in each call: with few tokens and a large weight that
-rearranging is most of the work (2 tokens, 4096 × 4096: 0.4 against 6 ms).
+Two ways to keep the weight. As it lies in the layer, for `torch._int_mm`: no second form of it, and every device can.
+Or in oneDNN's own layout, which a CPU reads without rearranging it first in each call: with few tokens and a large
+weight that rearranging is most of the work (2 tokens, 4096 × 4096: 0.4 against 6 ms).
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def int_mm(codes: Tensor, weight: Tensor) -> Tensor:
     rows = codes.shape[0]
     if codes.device.type == "cpu":
         return torch._int_mm(codes, weight.t())
-    padded = F.pad(codes, (0, 0, 0, 17)) if torch.compiler.is_compiling() else F.pad(codes, (0, 0, 0, max(17 - rows, 0)))
+    padded = (
+        F.pad(codes, (0, 0, 0, 17)) if torch.compiler.is_compiling() else F.pad(codes, (0, 0, 0, max(17 - rows, 0)))
+    )
     return torch._int_mm(padded, weight.t())[:rows]
 
 

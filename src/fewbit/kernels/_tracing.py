@@ -11,6 +11,6 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 
 def constant(make: Callable[[], Tensor]) -> Tensor:
-    """What `make` returns, computed now and not recorded: its tensors are the kernel's own, which no program can hold."""
+    """What `make` returns, computed now and not recorded: it reads tensors that no program can hold."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing():
         return make()

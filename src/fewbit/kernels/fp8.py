@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """fp8 weights and activations on CUDA: `torch._scaled_mm`.
 
-Scales by token and by output go into the product where PyTorch has a kernel for that, which is for bfloat16 outputs. For other
-outputs the product is left unscaled, in float32, and scaled afterwards.
+Scales by token and by output go into the product where PyTorch has a kernel for that, which is for bfloat16 outputs.
+For other outputs the product is left unscaled, in float32, and scaled afterwards.
 """
 
 from __future__ import annotations

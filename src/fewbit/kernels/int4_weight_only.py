@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """int4 weights: PyTorch's kernels with bfloat16 activations, on CPU and CUDA.
 
-The kernels take bfloat16 only. In a float32 model activations and outputs are rounded to it, which adds about a fiftieth of
-the error that four bits have already; `exact` refuses that. Activations that are quantized to eight bits lose nothing: their
-codes are whole numbers that bfloat16 has, and their scales are applied afterwards.
+The kernels take bfloat16 only. In a float32 model activations and outputs are rounded to it, which adds about a
+fiftieth of the error that four bits have already; `exact` refuses that. Activations that are quantized to eight bits
+lose nothing: their codes are whole numbers that bfloat16 has, and their scales are applied afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fewbit.kernels._int4 import int4_few, int4_linear
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
 from fewbit.kernels._nibbles import ROWS, Cpu, Cuda, padded
 from fewbit.modules.frozen import Terms
-from fewbit.numerics.packing import pack, unpack
+from fewbit.numerics.packing import pack
 from fewbit.numerics.qtensor import QTensor
 
 SPEED = 70
@@ -39,7 +39,9 @@ def refuses(layer: Any, terms: Terms) -> str | None:
     if terms.shared:
         return "other layers use the same codes, and they would have to change"
     if _group(coded) is None:
-        return f"it takes groups of 32, 64, 128 or 256 that divide the features, not {coded.block[1]} of {coded.shape[1]}"
+        return (
+            f"it takes groups of 32, 64, 128 or 256 that divide the features, not {coded.block[1]} of {coded.shape[1]}"
+        )
     return None
 
 

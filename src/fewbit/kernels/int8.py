@@ -103,6 +103,6 @@ class Kernel(Int8Weight):
         if self.zero is not None:
             rows = coding.codes.sum(-1, keepdim=True, dtype=torch.int32).float()
             out -= rows * (self.zero * self.step)
-        if coding.zero is not None:
+        if coding.zero is not None and self.sums is not None:
             out -= coding.zero * self.sums
         return finish(out.mul_(coding.scale), layer.bias, x)

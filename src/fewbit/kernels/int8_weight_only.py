@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """int8 weights, float activations: an activation is split into bytes, and each byte is a product in integers.
 
-A token's values, in units of its largest value over 2^23, are integers of three bytes (of two bytes in units of its largest
-value over 2^15 for half precision, whose outputs cannot show more). With bytes d,
+A token's values, in units of its largest value over 2^23, are integers of three bytes (of two bytes in units of its
+largest value over 2^15 for half precision, whose outputs cannot show more). With bytes d,
 
     Σ x w  =  unit · (65536 Σ d₂ w + 256 Σ d₁ w + Σ d₀ w)
 
-and every sum is exact in int32. So float32 precision costs three integer products, which read the weight once: far less than
-one float product reads.
+and every sum is exact in int32. So float32 precision costs three integer products, which read the weight once: far
+less than one float product reads.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class Kernel(Int8Weight):
         """The layer's output."""
         rows = as_rows(x).float()
         digits, unit = split(rows, 3 if x.dtype is torch.float32 else 2)
-        parts = self.product(digits.flatten(0, 1), self.step).unflatten(0, digits.shape[:2])
-        out = parts[0]
-        for place, part in enumerate(parts[1:], 1):
+        out, *higher = self.product(digits.flatten(0, 1), self.step).chunk(len(digits))
+        for place, part in enumerate(higher, 1):
             out.add_(part, alpha=256**place)
         out.mul_(unit)
         if self.zero is not None:
@@ -67,12 +66,12 @@ def split(x: Tensor, digits: int) -> tuple[Tensor, Tensor]:
     >>> (bytes_[1] * 256.0 + bytes_[0]) * unit
     tensor([[ 1.0000, -0.2500]])
     """
-    # Signed bytes hold -128 … 127, so all of them 127 is the largest number; with 128 added to each they are the bytes of
-    # a number that is not negative.
+    # Signed bytes hold -128 … 127, so all of them 127 is the largest number; with 128 added to each they are the
+    # bytes of a number that is not negative.
     largest, shift = (sum(byte * 256**place for place in range(digits)) for byte in (127, 128))
     # One less, for the two roundings on the way to the largest value's own quotient.
     unit = x.abs().amax(-1, keepdim=True).div_(largest - 1).clamp_(min=2.0**-126)
     # Below 2^24 every integer is a float32, and the sum is one but for halves, which the cast cuts off.
     moved = (x / unit).round_().add_(shift).to(torch.int32)
-    each = moved.view(torch.uint8).unflatten(-1, (-1, 4))[..., :digits].permute(2, 0, 1)
+    each = moved.view(torch.uint8).view(*x.shape, 4)[..., :digits].permute(2, 0, 1)
     return each.bitwise_xor(128).contiguous().view(torch.int8), unit

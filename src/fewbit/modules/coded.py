@@ -87,6 +87,8 @@ class Quantized(Freezable, KeepsDtypes):
 
     def float_parameter(self, name: str) -> Tensor:
         """The float values of a quantized parameter, in the module's own layout and dtype."""
+        if self.kernel is not None and self.kernel.stand_in is not None and name == "weight":
+            return self.kernel.stand_in
         coded = self.coded[name]
         return to_own(self.codes_of(name).dequantize(coded.dtype), coded.axes, coded.groups)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fewbit.errors import UsageError
@@ -19,13 +20,13 @@ def freeze(model: nn.Module, *, exact: bool = False) -> list[dict[str, Any]]:
     """Give every quantized layer its fastest kernel, in place. A second call changes nothing.
 
     Args:
-        model: with quantized layers, where it shall run: kernels belong to a device.
-        exact: let no kernel compute less precisely than the layer's own forward. Without it int4 layers of float32 models
+        model: with quantized layers, where it shall run: kernels belong to a device. exact: let no kernel compute
+        less precisely than the layer's own forward. Without it int4 layers of float32 models
             compute in bfloat16, which is several times faster and adds about a fiftieth of the error that int4 has.
 
     Returns:
-        A line a layer: `layer`, `kernel` (none where its own forward stays), `why` (what is worth knowing of the choice),
-        and the weights' `bytes_before` (as floats) and `bytes_after` (everything that is kept for them now).
+        A line a layer: `layer`, `kernel` (none where its own forward stays), `why` (what is worth knowing of the
+        choice), and the weights' `bytes_before` (as floats) and `bytes_after` (everything that is kept for them now).
 
     >>> freeze(nn.Linear(2, 2))
     []
@@ -51,9 +52,9 @@ def unfreeze(model: nn.Module) -> None:
 
 def held_bytes(layer: Quantized) -> int:
     """Bytes of everything a layer keeps for its weights: codes and scales, in whatever form."""
-    kept = {name: buffer for name in layer.kept_buffers() if (buffer := layer._buffers.get(name)) is not None}
-    kernel = () if layer.kernel is None else layer.kernel.tensors()
-    return sum(_nbytes(tensor) for tensor in (*kept.values(), *kernel))
+    kept = [buffer for name in layer.kept_buffers() if (buffer := layer._buffers.get(name)) is not None]
+    kept += [] if layer.kernel is None else layer.kernel.tensors()
+    return sum({_address(tensor): _nbytes(tensor) for tensor in kept}.values())
 
 
 def _frozen(name: str, layer: Quantized, terms: Terms) -> dict[str, Any]:
@@ -80,8 +81,13 @@ def _codes(layer: Quantized) -> Iterator[Tensor]:
 
 
 def _address(tensor: Tensor) -> tuple[str, int]:
+    """The same for tensors that lie in the same memory; a layout of oneDNN's own has memory of its own."""
+    if tensor.is_mkldnn:
+        return "mkldnn", id(tensor)
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 
 def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    if tensor.is_mkldnn:
+        return int(torch.ops.mkldnn._nbytes(tensor))
+    return tensor.untyped_storage().nbytes()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A frozen layer: a kernel runs in the place of its forward, and keeps the codes in a layout of its own if it likes.
 
-Whoever asks for anything but a forward still meets the codes. Saving, loading, copying, pickling and moving to another
-device all see the layer as it was before `freeze`, and the kernel is chosen anew on the other side: layouts belong to one
-device, and to one processor's instructions, but codes do not. A gradient passes through to the layer's input.
+Whoever asks for anything but a forward still meets the codes. Saving, loading, copying, pickling and moving to
+another device all see the layer as it was before `freeze`, and the kernel is chosen anew on the other side: layouts
+belong to one device, and to one processor's instructions, but codes do not. A gradient passes through to the layer's
+input.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewbit import registry
 from fewbit.numerics.qtensor import QTensor
@@ -45,6 +46,7 @@ class Kernel(Protocol):
     terms: Terms
     note: str
     takes: tuple[str, ...]
+    stand_in: Tensor | None
 
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """What the layer's own forward gives."""
@@ -160,10 +162,11 @@ class _Differentiable(torch.autograd.Function):
     """A kernel's forward with the gradient of the layer's own. The layer's parameters get none: they are frozen."""
 
     @staticmethod
-    def forward(ctx: Any, layer: nn.Module, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, layer: Any, x: Tensor) -> Tensor:  # type: ignore[override]
         ctx.layer = layer
         ctx.save_for_backward(x)
-        return layer.kernel.run(layer, x)  # type: ignore[union-attr, operator, return-value]
+        out: Tensor = layer.kernel.run(layer, x)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None]:  # type: ignore[override]

@@ -161,13 +161,13 @@ def _code_layers(given: Any, codecs: nn.ModuleDict) -> None:
     for index, pair in codecs.items():
         layer = given.layers[int(index)]
         if not isinstance(layer, _CodedLayer) and not layer.is_initialized:
-            coded = object.__new__(_coded_class(type(layer)))
+            coded: Any = object.__new__(_coded_class(type(layer)))
             coded.__dict__ |= layer.__dict__ | {"codecs": pair}
             given.layers[int(index)] = coded
 
 
 @cache
-def _coded_class(base: type) -> type:
+def _coded_class(base: Any) -> type:
     # Without a layer type of its own: transformers registers subclasses that have one for models to use.
     return type(f"Coded{base.__name__}", (_CodedLayer, base), {"_layer_type": None})
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewbit.numerics.dtypes import Float
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.rounding import round_to_integer
 from fewbit.numerics.scales import SMALLEST, ScaleType, power_from_maximum, round_scale
@@ -64,7 +65,8 @@ def from_range(
     """Scales and zero points from the smallest and largest value of each block.
 
     The range is widened to hold zero, so that zero is exact (but not with `float_zero`, where it need not be). A block
-    of zeros has scale 1. Ranges end at 2^127, and no scale is below 2^-126.
+    of zeros has scale 1. Ranges end at 2^127, and no scale is below 2^-126. float16 and bfloat16 are taken as they are,
+    with scale 1: runtimes cast to them, and never scale.
 
     Args:
         low: shaped like the scales; finite.
@@ -81,14 +83,17 @@ def from_range(
     if not grid.free_zero:
         low, high = low.clamp_(max=0.0), high.clamp_(min=0.0)
     reach, units = _reach(low, high, grid)
+    raw = reach / units
+    if grid.free_zero:  # a constant lies one step away from zero, which gives it back exactly
+        raw = torch.where(reach == 0, low.abs(), raw)
     if grid.two_level:
         super_scale = _super_scale(reach, units) if super_scale is None else super_scale
-        scale = round_scale(reach / units / super_scale, grid.scale_type)
+        scale = round_scale(raw / super_scale, grid.scale_type)
     elif grid.scale_type is ScaleType.float8_e8m0fnu and not grid.asymmetric:
         scale = power_from_maximum(reach, grid.dtype, grid.scale_mode)
     else:
-        scale = round_scale(reach / units, grid.scale_type)
-    scale = torch.where(reach == 0, 1.0, scale)  # zeros are zeros at any scale
+        scale = round_scale(raw, grid.scale_type)
+    scale = torch.where((reach == 0) & (raw == 0), 1.0, scale)  # zeros are zeros at any scale
     step = scale if super_scale is None else scale * super_scale
     return QParams(grid, block, scale, _zero_point(low, step, grid), super_scale)
 
@@ -96,12 +101,11 @@ def from_range(
 def _reach(low: Tensor, high: Tensor, grid: Grid) -> tuple[Tensor, float]:
     """A length of each block, and how many steps it shall be long; negative to turn the block's codes round."""
     lowest, highest = grid.dtype.lowest, grid.dtype.highest
+    if isinstance(grid.dtype.value, Float) and grid.dtype.bits == 16:
+        return torch.zeros_like(high), highest
     if grid.asymmetric:
-        reach = high * 0.5 - low * 0.5  # half of everything, because the whole may overflow
-        if grid.free_zero:
-            # A constant: one step long and one step away from zero, which gives it back exactly.
-            reach = torch.where(reach == 0, low.abs() * ((highest - lowest) / 2), reach)
-        return reach, (highest - lowest) / 2
+        # Half of both, because the whole may overflow.
+        return high * 0.5 - low * 0.5, (highest - lowest) / 2
     if grid.full_range and grid.dtype.is_integer and grid.dtype.signed:
         # The code of largest magnitude is the lowest one: a negative scale lends it to a positive extreme.
         return torch.where(-low >= high, -low, -high), -lowest

@@ -92,7 +92,7 @@ class QTensor:
         start, stop, _ = slice(start, stop).indices(side)
         scales, block = slice(start // width, -(-stop // width)), self.block
         if width >= side:  # one scale for all rows
-            scales, block = slice(0, 1), (max(stop - start, 1), *self.block[1:])
+            scales, block = slice(0, int(stop > start)), (max(stop - start, 1), *self.block[1:])
         elif start % width:
             raise UsageError(f"row {start} lies inside a block", expected=f"a multiple of {width}")
         vector = len(self.shape) == 1

@@ -45,7 +45,7 @@ def round_(x: Tensor, mode: RoundType = RoundType.half_even, *, seed: int = 0) -
         return x.add_(torch.full_like(x, below_half).copysign_(x)).trunc_()
     low = x.floor()
     up = uniform(x.shape, seed, x.device) < x - low
-    return low.add_(up).copysign_(x)
+    return x.copy_(low.add_(up).copysign_(x))
 
 
 def uniform(shape: torch.Size, seed: int, device: torch.device) -> Tensor:

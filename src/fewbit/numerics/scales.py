@@ -101,7 +101,9 @@ def power_from_maximum(amax: Tensor, dtype: Dtype, mode: ScaleMode) -> Tensor:
     elif mode is ScaleMode.even and mantissa < 23:
         # Adding half of the last kept bit carries into the exponent just if rounding the mantissa would.
         power = power_below((amax.view(torch.int32) + (1 << (22 - mantissa))).view(torch.float32))
-    return power.clamp(max=_LARGEST_POWER).mul_(2.0**-top).clamp_(min=SMALLEST)
+    # An integer's lowest element is twice the power: it may not overflow.
+    largest = _LARGEST_POWER / 2 if isinstance(number, Integer) else _LARGEST_POWER
+    return power.clamp(max=largest).mul_(2.0**-top).clamp_(min=SMALLEST)
 
 
 def store_scale(scale: Tensor, kind: ScaleType) -> Tensor:

@@ -123,7 +123,6 @@ def _zoom(low: Tensor, ends: int, place: _Place, cost: Cost, candidates: int) ->
     fractions = _lattice(torch.arange(each, 0, -1, device=low.device) / each, ends).expand(-1, len(low), -1)
     radius = 1 / each
     while True:
-        radius = 0
         costs = cost(*place(fractions))
         index = costs.argmin(0, keepdim=True)
         best = fractions.gather(0, index[..., None].expand(-1, -1, ends))

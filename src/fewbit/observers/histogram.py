@@ -36,7 +36,7 @@ class HistogramObserver(HistogramBase):
 
     def range(self, grid: Grid) -> tuple[Tensor, Tensor]:
         seen = self.spectrum if grid.asymmetric else self.magnitudes
-        kept = (seen.counts >= (seen.total * self.mass).ceil()[:, None]) & (seen.counts > 0)
+        kept = (seen.counts >= seen.total[:, None].double() * self.mass) & (seen.counts > 0)
         first = kept.long().argmax(1, keepdim=True)
         last = kept.shape[1] - 1 - kept.flip(1).long().argmax(1, keepdim=True)
         return cut(self.seen, grid, seen.bottoms.gather(1, first)[:, 0], seen.tops.gather(1, last)[:, 0])

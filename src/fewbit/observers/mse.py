@@ -47,8 +47,8 @@ class MSEObserver(SearchBase):
 
 def _points(seen: Spectrum, grid: Grid) -> tuple[Tensor, Tensor]:
     """Values that stand for the bins, and the share of each: `[R, n]`."""
-    # The centre would do if steps were always wider than bins. A step that divides the width of a bin would seem free
-    # of error, so a type with many steps looks at the middle of each third.
+    # The centre would do if steps were always wider than bins. A type with many steps, or with fine ones near zero, may
+    # have a step on a centre by chance, and seem free of error; so the middle of each third is looked at.
     places = (0.5,) if grid.dtype.bits <= 4 else (1 / 6, 0.5, 5 / 6)
     within = torch.tensor(places, device=seen.low.device)
     values = seen.bottoms[..., None] + (seen.tops - seen.bottoms)[..., None] * within

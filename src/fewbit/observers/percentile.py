@@ -43,8 +43,8 @@ class PercentileObserver(HistogramBase):
 
     def range(self, grid: Grid) -> tuple[Tensor, Tensor]:
         seen = self.spectrum if grid.asymmetric else self.magnitudes
-        share = (100 - self.percentile) / 100
-        drop = (seen.total * (share / 2 if grid.asymmetric else share)).long()[:, None]
+        share = (100 - self.percentile) / 100 * (1 + 1e-12)  # 100 - 99.9 is a little below a tenth
+        drop = (seen.total.double() * (share / 2 if grid.asymmetric else share)).long()[:, None]
         upto = seen.counts.cumsum(1)
         last = torch.searchsorted(upto, upto[:, -1:] - drop)  # the first bin that leaves at most `drop` above it
         first = torch.searchsorted(upto, drop, right=True) if grid.asymmetric else torch.zeros_like(last)

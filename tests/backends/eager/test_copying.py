@@ -3,7 +3,6 @@ import threading
 
 import pytest
 import torch
-from tiny_models import Encoder, Tagger, codes, shaken, tokens, transformer
 from torch import nn
 
 from fewbit.backends.eager.view import EagerView
@@ -11,6 +10,7 @@ from fewbit.errors import UsageError
 from fewbit.model.points import Role
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
+from tiny_models import Encoder, Tagger, codes, shaken, tokens, transformer
 
 
 def snapshot(model):

@@ -3,11 +3,11 @@
 
 import pytest
 import torch
-from tiny_models import codes, rounded, shaken, tokens, transformer
 from torch import nn
 
 from fewbit.backends.eager.view import EagerView
 from fewbit.model.points import Role
+from tiny_models import codes, rounded, shaken, tokens, transformer
 
 # Of each model: the experts' layer, and whether its tensors are [experts, in, out].
 MODELS = {

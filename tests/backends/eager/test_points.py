@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from tiny_models import codes, shaken, transformer
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm
 from torch.nn.utils import weight_norm as old_weight_norm
 
 from fewbit.backends.eager.view import EagerView
 from fewbit.model.points import Role
+from tiny_models import codes, shaken, transformer
 
 
 class Mine(nn.Linear):

@@ -2,7 +2,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import Encoder, codes, rounded, shaken
 from torch import nn
 
 from fewbit.backends.eager.view import EagerView
@@ -13,6 +12,7 @@ from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
+from tiny_models import Encoder, codes, rounded, shaken
 
 
 def point(view, name):

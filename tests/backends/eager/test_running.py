@@ -4,13 +4,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from tiny_models import Encoder, ResNet, Tagger, shaken, tokens, transformer
 from torch import nn
 
 from fewbit.backends.eager.view import EagerView
 from fewbit.data.dataset import Dataset
 from fewbit.errors import DataError, FewbitError, UsageError
 from fewbit.model.points import Role
+from tiny_models import Encoder, ResNet, Tagger, shaken, tokens, transformer
 
 
 def point(view, name):
@@ -174,7 +174,7 @@ def test_everything_is_as_before(fail):
     items = [((torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),), {"fail": fail})]
     watch = {point(view, "linear:input"): lambda x, i: None}
     if fail:
-        with pytest.raises(DataError, match="item 0.*ValueError: the sample is bad"):
+        with pytest.raises(DataError, match=r"item 0.*ValueError: the sample is bad"):
             view.run(items, watch)
     else:
         view.run(items, watch)

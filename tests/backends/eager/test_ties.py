@@ -7,11 +7,11 @@ import io
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import codes, rounded, tokens, transformer
 from torch import nn
 
 from fewbit.backends.eager.view import EagerView
 from fewbit.model.points import Role
+from tiny_models import codes, rounded, tokens, transformer
 
 
 def point(view, name):

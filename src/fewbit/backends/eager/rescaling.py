@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fewbit.backends.eager.affine import Affine
 from fewbit.backends.eager.catalogue import Layer
@@ -19,9 +19,10 @@ def divided_outputs(layer: Layer, affine: Affine | None, factors: Tensor) -> dic
     Args:
         layer: a linear layer, a convolution, or a norm.
         affine: how the norm scales its output.
-        factors: one a channel.
+        factors: one a channel; channels beyond the last one given stay as they are.
     """
     own = layer.module._parameters
+    factors = nn.functional.pad(factors, (0, output_channels(layer, affine) - len(factors)), value=1.0)
     if affine is not None:
         weight = own[affine.weight]
         assert weight is not None

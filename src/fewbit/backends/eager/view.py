@@ -70,7 +70,9 @@ class EagerView:
         for module in self._model.modules():
             codes = module.kept_buffers() if isinstance(module, Quantized) else ()
             held = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
-            tensors.update({ties.identity(tensor): tensor for tensor in held if tensor is not None and not is_lazy(tensor)})
+            tensors.update(
+                {ties.identity(tensor): tensor for tensor in held if tensor is not None and not is_lazy(tensor)}
+            )
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
     def types(self, layer: str) -> tuple[str, ...]:

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales from a tensor's own range."""
+
+import math
+
+from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.qparams import from_range
+
+
+def pin(x, grid, block=None):
+    block = grid.weight_block(tuple(x.shape)) if block is None else block
+    blocks = Blocks(tuple(x.shape), block)
+    rows, valid = blocks.rows(x.float()), blocks.valid()
+    low, high = (rows, rows) if valid is None else (rows.where(valid, math.inf), rows.where(valid, -math.inf))
+    return from_range(low.amin(1).reshape(blocks.counts), high.amax(1).reshape(blocks.counts), grid, block)
