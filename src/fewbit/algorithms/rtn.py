@@ -28,7 +28,7 @@ _ELEMENTS, _BLOCKS = 1 << 18, 1 << 12
 
 
 def solve(
-    problem: Problem, observer: str = "min_max", observer_parameters: Mapping[str, Any] | None = None
+    problem: Problem, observer: str | type = "min_max", observer_parameters: Mapping[str, Any] | None = None
 ) -> Solution:
     """Every element on the nearest value of the grid, the scales from the range of each block.
 
@@ -49,7 +49,7 @@ def solve(
 
 
 def qparams(
-    problem: Problem, observer: str = "min_max", observer_parameters: Mapping[str, Any] | None = None
+    problem: Problem, observer: str | type = "min_max", observer_parameters: Mapping[str, Any] | None = None
 ) -> QParams:
     """Scales and zero points from the range of each block, as an observer sees it."""
     make = observer_class(observer)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fewbit import registry
+from fewbit.engine.observing import range_observer
 from fewbit.engine.plan import ActivationPlan, Plan
 from fewbit.errors import DataError
 from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
@@ -18,7 +19,7 @@ from fewbit.model.view import ModelView
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
-from fewbit.observers._base import RangeObserver, observer_class
+from fewbit.observers._base import RangeObserver
 from fewbit.observers._finite import FiniteGuard
 from fewbit.observers._layout import activation_rows
 from fewbit.observers.moments import MomentsObserver
@@ -88,9 +89,7 @@ def weighed_layers(plan: Plan) -> list[str]:
 
 
 def _range_task(activation: ActivationPlan, found: Statistics) -> Callable[[Tensor, int], None]:
-    made = observer_class(activation.observer)(**(activation.spec.observer_parameters or {}))
-    assert isinstance(made, RangeObserver)  # the configuration was checked for it
-    observer, grid = made, activation.grid
+    observer, grid = range_observer(activation.spec), activation.grid
 
     def task(values: Tensor, item: int) -> None:
         found.ranges[activation.point] = observer

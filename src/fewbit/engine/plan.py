@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from fewbit.engine import plan_text
+from fewbit.engine.observing import range_observer
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CACHE, EMBEDDING
 from fewbit.model.points import Point, Role
@@ -65,7 +66,6 @@ class ActivationPlan:
     spec: QuantizationSpec
     grid: Grid
     dynamic: bool
-    observer: str
     why: str
 
     @property
@@ -264,12 +264,14 @@ def _slot(found: Any, role: Role) -> QuantizationSpec | None:
 def _plan_weight(point: Point, spec: QuantizationSpec, why: str) -> WeightPlan:
     grid = spec.grid()
     block = point.shape if is_cast(grid.dtype) else grid.weight_block(point.shape, point.stack)
+    range_observer(spec)
     algorithm = "rtn" if point.role is Role.bias or is_cast(grid.dtype) else spec.weight_algorithm
     return WeightPlan(point, spec, grid, block, algorithm, why)
 
 
 def _plan_activation(point: Point, spec: QuantizationSpec, why: str) -> ActivationPlan:
-    return ActivationPlan(point, spec, spec.grid(), spec.dynamic, spec.observer or "min_max", why)
+    range_observer(spec)  # a wrong one is told now, not after the data was read
+    return ActivationPlan(point, spec, spec.grid(), spec.dynamic, why)
 
 
 def _plan_cache(points: list[Point], config: Config) -> list[ActivationPlan]:

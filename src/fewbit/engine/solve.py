@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,10 +44,10 @@ def settle(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solut
         return Solution(QTensor.encode(weight, _unit(planned.grid, planned.block)))
     importance = _importance(statistics.moments.get(planned.point.layer), planned.point)
     held_out = _importance(statistics.held_out.get(planned.point.layer), planned.point)
-    problem = Problem(weight, planned.grid, planned.block, importance, held_out)
-    parameters = {}
-    if planned.algorithm == "rtn" and planned.spec.observer:
-        parameters = {"observer": planned.spec.observer, "observer_parameters": planned.spec.observer_parameters}
+    problem = Problem(weight, planned.grid, planned.block, importance, held_out, name=planned.point.name)
+    parameters: dict[str, Any] = {}
+    if planned.algorithm == "rtn" and planned.spec.observer_cls:
+        parameters = {"observer": planned.spec.observer_cls, "observer_parameters": planned.spec.observer_parameters}
     solution: Solution = registry.get("algorithms", planned.algorithm).solve(problem, **parameters)
     return solution
 

@@ -161,7 +161,8 @@ def _code_layers(given: Any, codecs: nn.ModuleDict) -> None:
     for index, pair in codecs.items():
         layer = given.layers[int(index)]
         if not isinstance(layer, _CodedLayer) and not layer.is_initialized:
-            coded: Any = object.__new__(_coded_class(type(layer)))
+            kind: Any = type(layer)
+            coded: Any = object.__new__(_coded_class(kind))
             coded.__dict__ |= layer.__dict__ | {"codecs": pair}
             given.layers[int(index)] = coded
 

