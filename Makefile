@@ -28,6 +28,8 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python bench/data.py
+	$(BIN)/python bench/minilm.py
+	$(BIN)/python bench/eager.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make_findings.py

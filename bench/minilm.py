@@ -151,12 +151,7 @@ def measure(name: str, reference: nn.Module, expected: Embedded) -> list[str]:
     start = time.perf_counter()
     frozen = quantizer.freeze(quantizer.quantize_model(reference, calibration()), inplace=True)
     seconds = time.perf_counter() - start
-    return row(name, stored(frozen), seconds, figures(embed_all(frozen), expected))
-
-
-def stored(model: nn.Module) -> int:
-    """Bytes of a model's parameters and buffers."""
-    return sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    return row(name, models.held_bytes(frozen), seconds, figures(embed_all(frozen), expected))
 
 
 def row(name: str, size: int, seconds: float, found: Figures) -> list[str]:
@@ -173,7 +168,7 @@ def main(arguments: list[str]) -> None:
 
     reference = models.minilm(assets.minilm())
     expected = embed_all(reference)
-    rows = [row("float32", stored(reference), 0, figures(expected, expected))]
+    rows = [row("float32", models.held_bytes(reference), 0, figures(expected, expected))]
     print(rows[0], flush=True)
     for name in arguments or preset_names():
         rows.append(measure(name, reference, expected))
@@ -182,9 +177,9 @@ def main(arguments: list[str]) -> None:
     print(text)
     if not arguments:
         about = f"""\
-All of all-MiniLM-L6-v2 as each preset quantizes it and `freeze` packs it. MB is parameters and buffers as they lie in
-memory, seconds quantize + freeze with {CALIBRATION} calibration passages. {PAIRS} questions and passages of BoolQ, of
-up to {LENGTH} tokens."""
+All of all-MiniLM-L6-v2 as each preset quantizes it and `freeze` packs it. MB is every tensor the model keeps, those of
+kernels too; seconds are quantize + freeze with {CALIBRATION} calibration passages. {PAIRS} questions and passages of
+BoolQ, of up to {LENGTH} tokens."""
         write_section("Accuracy by preset on MiniLM (`bench/minilm.py`)", f"{about}\n\n{text}")
 
 

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -88,6 +91,45 @@ def linears(model: nn.Module) -> dict[str, nn.Module]:
     """The layers every side quantizes: all linear layers but the head."""
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     return {name: module for name, module in found.items() if not name.endswith("lm_head")}
+
+
+def held_bytes(model: nn.Module | list[nn.Module]) -> int:
+    """Bytes of every tensor a model or several keep, shared memory once.
+
+    Parameters and buffers are not all of it: kernels keep weights in layouts of their own, as plain attributes.
+    """
+    found: dict[tuple[str, int], int] = {}
+    seen: set[int] = set()
+    stack: list[Any] = [model]
+    while stack:
+        one = stack.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            inner = one.__tensor_flatten__()[0] if hasattr(one, "__tensor_flatten__") else []
+            stack += [getattr(one, name) for name in inner]
+            if not inner:
+                found |= _memory(one)
+        elif isinstance(one, Mapping):
+            stack += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            stack += one
+        elif isinstance(one, MethodType):
+            stack.append(one.__self__)
+        elif isinstance(one, partial):
+            stack += [one.func, one.args, one.keywords]
+        else:
+            stack += getattr(one, "__dict__", {}).values()
+            stack += [getattr(one, name) for name in getattr(type(one), "__slots__", ()) if hasattr(one, name)]
+    return sum(found.values())
+
+
+def _memory(tensor: Tensor) -> dict[tuple[str, int], int]:
+    if tensor.is_mkldnn or tensor.layout is not torch.strided:  # no storage to ask
+        return {("opaque", id(tensor)): tensor.numel() * tensor.element_size()}
+    storage = tensor.untyped_storage()
+    return {("storage", storage.data_ptr()): storage.nbytes()}
 
 
 def _filled(make: Any, config: Any, file: Path) -> nn.Module:

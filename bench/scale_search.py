@@ -5,8 +5,8 @@
 
 Weights are drawn from Student's t with five degrees of freedom, whose tails are like those of trained weights; with
 data, the importance is lognormal. `error` is the weighted squared error over that of plain rounding. Times are of the
-whole of `solve` (ranges, search, judging, codes, packing), both sides alternately, best of three, in nanoseconds a weight;
-`memory` is the peak of what PyTorch allocated beside the weight, over the weight's own size.
+whole of `solve` (ranges, search, judging, codes, packing), both sides alternately, best of three, in nanoseconds a
+weight; `memory` is the peak of what PyTorch allocated beside the weight, over the weight's own size.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def memory(model: str, scheme: str, **options: Any) -> dict[str, Any]:
     """The peak of resident memory above the loaded model, in bytes; asked of a process that did nothing else."""
     own = copy.deepcopy(base(model))
     sizes = [layer.weight.numel() * 4 for layer in models.linears(own).values()]
-    bytes_before = sum(p.numel() * p.element_size() for p in own.parameters())
+    bytes_before = models.held_bytes(own)
     base.cache_clear()
     tiny = nn.Sequential(nn.Linear(128, 128)).eval().requires_grad_(False)
     side().quantize(tiny, scheme, [torch.randn(4, 128)] if scheme in STATIC else None, **options)  # loads what is lazy
@@ -109,8 +109,12 @@ def memory(model: str, scheme: str, **options: Any) -> dict[str, Any]:
     before = reset_peak()
     frozen = side().quantize(own, scheme, models.calibration(model) if scheme in STATIC else None, **options)
     grown = status("VmHWM") - before
-    kept = sum(t.numel() * t.element_size() for t in [*frozen.parameters(), *frozen.buffers()])
-    return {"grown": grown, "largest": max(sizes), "model": bytes_before, "frozen": kept}
+    new = max(0, models.held_bytes([own, frozen]) - bytes_before)  # beside a caller's model that is left alone
+    del own
+    gc.collect()
+    kept, resident = models.held_bytes(frozen), reset_peak() - before  # the second one checks the first one
+    facts = {"largest": max(sizes), "model": bytes_before, "frozen": kept, "new": new, "resident": resident}
+    return {"grown": grown, **facts}
 
 
 def infer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,13 +19,14 @@ from fewbit.errors import DataError
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: beside its place first, then moved over it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not `tempfile`: its files are for their owner alone, whatever the umask says.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             file.write(content)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -34,7 +34,8 @@ def test_every_block_comes_once_in_the_flat_order(cut, size, most):
     x = torch.arange(math.prod(shape)).reshape(shape)
     names = tiles.flat(torch.arange(tiles.count).reshape(tiles.blocks.counts))
     seen, expected = {}, by_hand(shape, block)
-    for place, (rows,) in tiles.walk(size, x, most=most):
+    for place, take in tiles.walk(size, x, most=most):
+        rows = take()
         assert len(rows) == 1 or (rows.numel() <= size and len(rows) <= (most or size))
         for name, row in zip(names[place].tolist(), rows.tolist(), strict=True):
             assert name not in seen
@@ -53,15 +54,15 @@ def test_what_is_broadcast_comes_with_its_weights():
     tiles = Tiles(Blocks((4, 70), (1, 32)))
     w = torch.arange(280.0).reshape(4, 70)
     h = torch.arange(70.0)
-    for _, (rows, none, own) in tiles.walk(100, w, None, h):
-        assert none is None
-        assert torch.equal(own, rows % 70)
+    for _, rows, none, own in tiles.walk(100, w, None, h):
+        assert none() is None
+        assert torch.equal(own(), rows() % 70)
 
 
 def test_rows_of_a_contiguous_weight_are_views():
     w = torch.zeros(8, 64)
-    for _, (rows,) in Tiles(Blocks((8, 64), (1, 32))).walk(128, w):
-        rows += 1
+    for _, rows in Tiles(Blocks((8, 64), (1, 32))).walk(128, w):
+        rows().add_(1)
     assert (w == 1).all()
 
 

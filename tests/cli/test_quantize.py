@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from fewbit import cli
 from fewbit.engine.delivering import load
+from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.modules.quantized import is_quantized
 from quantized_models import mlp, numbers
 from small_models import opt, token_ids
@@ -58,7 +59,12 @@ def folder(tmp_path):
 def test_a_state_dict_with_data(run, tmp_path):
     arguments = ["w.safetensors", "--factory", "build.py:make", "--data", "samples", "--preset", "w8a8", "-o", "out"]
     code, out, err = run("quantize", *arguments)
-    assert code == 0 and err == "" and "2 weights quantized" in out and "fewbit.load('out')" in out
+    assert (
+        code == 0
+        and err == ""
+        and "2 weights quantized" in out
+        and "fewbit.load('out', factory='build.py:make')" in out
+    )
     made = load(tmp_path / "out", mlp())
     assert is_quantized(made[0]) and not made[0].input_quantizer.dynamic
     with torch.no_grad():
@@ -100,7 +106,7 @@ def test_a_hugging_face_folder_with_texts(run, folder, tmp_path):
     code, out, err = run(
         "quantize", "opt", "--data", "texts.jsonl", "--preset", "w8a8", "-o", "out", "--max-length", 32
     )
-    assert code == 0 and err == "", err
+    assert code == 0 and err == "" and "fewbit.load('out')" in out, err
     assert "text" in out and "1 rows had more than 32 tokens" in out and "1 rows had no tokens" in out
     made, ids = load(tmp_path / "out"), token_ids()
     with torch.no_grad():
@@ -123,9 +129,9 @@ def test_token_ids_as_rows_give_the_same_as_their_texts(run, folder, tmp_path):
 def test_chats_and_a_named_column(run, folder, tmp_path):
     chat = {"messages": [{"role": "user", "content": "w5 w6"}, {"role": "assistant", "content": "w7"}]}
     (tmp_path / "chat.jsonl").write_text("\n".join([json.dumps(chat)] * 3))
-    code, _, err = run("quantize", "opt", "--data", "chat.jsonl", "-o", "a")
+    code, _, err = run("quantize", "opt", "--data", "chat.jsonl", "-o", "a", "--samples", 2)
     assert code == 0, err
-    arguments = ["quantize", "opt", "--data", "texts.jsonl", "-o", "b", "--text-column"]
+    arguments = ["quantize", "opt", "--data", "texts.jsonl", "-o", "b", "--samples", 2, "--text-column"]
     code, _, err = run(*arguments, "txt")
     assert code == 2 and "no column 'txt'" in err and "did you mean 'text'" in err
     assert run(*arguments, "text")[0] == 0
@@ -151,8 +157,6 @@ def test_texts_without_a_tokenizer(run, folder, tmp_path):
     ],
 )
 def test_faults_come_before_the_work_and_leave_nothing(run, tmp_path, monkeypatch, arguments, code, what):
-    from fewbit.engine.quantizer import ModelQuantizer
-
     monkeypatch.setattr(ModelQuantizer, "quantize_model", lambda *_, **__: pytest.fail("the work started"))
     found, out, err = run("quantize", *arguments)
     assert found == code and what in err and not out and not (tmp_path / "out").exists()
@@ -165,8 +169,6 @@ def test_data_that_does_not_fit_the_model(run, tmp_path):
 
 
 def test_an_interrupted_run_leaves_nothing(run, tmp_path, monkeypatch):
-    from fewbit.engine.quantizer import ModelQuantizer
-
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -184,11 +186,16 @@ def test_overwriting(run, tmp_path):
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
+def test_a_model_that_is_quantized_already(run, folder):
+    assert run("quantize", "opt", "--preset", "w4a16", "-o", "out")[0] == 0
+    for command in (["plan", "out"], ["quantize", "out", "--preset", "w4a16", "-o", "again"]):
+        code, _, err = run(*command)
+        assert code == 2 and "quantized already" in err
+
+
 def test_a_program(run, tmp_path):
     torch.export.save(torch.export.export(mlp(), (numbers(2, 40),)), tmp_path / "m.pt2")
     code, out, err = run("quantize", "m.pt2", "--preset", "w4a16", "-o", "out")
-    assert code == 0 and "2 weights quantized" in out, err
-    from fewbit.modules.opening import open_model
-
-    made = load(tmp_path / "out", open_model(tmp_path / "m.pt2"))
-    assert is_quantized(made.get_submodule("0"))
+    assert code == 0 and "2 weights quantized" in out and "fewbit.load('out', 'm.pt2')" in out, err
+    made, direct = load("out", "m.pt2"), ModelQuantizer("w4a16").quantize_model(mlp())
+    assert is_quantized(made.get_submodule("0")) and torch.equal(made(numbers(3, 40)), direct(numbers(3, 40)))

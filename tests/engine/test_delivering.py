@@ -198,10 +198,14 @@ def test_a_model_that_cannot_be_copied(exported):
     assert "factory" in error.value.try_
 
 
-def test_another_device(exported):
-    with pytest.raises(Exception):  # noqa: B017
-        load(exported, mlp(), device="meta")(numbers(5, 40)).tolist()
-    assert load(exported, mlp(), device=torch.device("cpu"))[0].weight_packed.device.type == "cpu"
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_from_and_to_a_gpu(model, tmp_path):
+    out = export(model.cuda(), tmp_path / "out")
+    for device in ("cpu", "cuda"):
+        made = load(out, mlp(), device=device)
+        assert made[0].weight_packed.device.type == made[0].bias.device.type == device
+        expected = model.to(device)(numbers(5, 40).to(device))
+        assert torch.equal(made(numbers(5, 40).to(device)), expected)
 
 
 def test_the_folder_is_written_with_the_users_permissions(exported):

@@ -40,9 +40,8 @@ def test_every_grid_comes_back_and_a_second_reader_agrees(tmp_path, dtype):
     export(model, tmp_path / "out")
     made = load(tmp_path / "out", one_layer_a_grid())
     read = own_format.weights(tmp_path / "out")
-    x = numbers(3, 40).to(dtype)
     for name, layer in model.items():
-        assert torch.equal(made[name](x), layer(x)), name
+        assert torch.equal(made[name].weight, layer.weight) and made[name].weight.dtype is dtype, name
         theirs, ours = get_weight(made[name], "weight").tensors(), get_weight(layer, "weight").tensors()
         assert theirs.keys() == ours.keys()
         assert all(theirs[part].dtype is ours[part].dtype for part in ours)

@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from fewbit.errors import DataError
 from fewbit.modules import tensor_file
-from fewbit.modules.tensor_file import Entry
+from fewbit.modules.tensor_file import Entry, same_bits
 from own_format import PLAIN, raw_tensors
 
 NATIVE = [
@@ -30,10 +30,6 @@ def some(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 def entries(tensors: dict[str, torch.Tensor]) -> list[Entry]:
     return [Entry(name, t.dtype, tuple(t.shape), lambda t=t: t) for name, t in tensors.items()]
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype is b.dtype and a.shape == b.shape and tensor_file.digest(a) == tensor_file.digest(b)
 
 
 @pytest.fixture
@@ -65,6 +61,12 @@ def test_any_names_and_shapes(tmp_path_factory, layout):
     assert all(same_bits(found[name], tensors[name]) for name in tensors)
     for name, array in raw_tensors(path).items():  # a second reader
         assert array.tobytes() == bytes(tensors[name].reshape(-1).view(torch.uint8).numpy())
+
+
+def test_what_is_the_same():
+    nan, zero = torch.tensor([float("nan")]), torch.tensor([0.0])
+    assert same_bits(nan, nan.clone()) and not same_bits(zero, -zero)
+    assert not same_bits(zero, zero.int()) and not same_bits(zero, zero.reshape(1, 1))
 
 
 def test_the_library_reads_what_we_write_and_every_tensor_is_aligned(written):

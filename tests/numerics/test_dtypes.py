@@ -3,9 +3,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from numerics.oracle import FLOATS
 
 from fewbit.numerics.dtypes import Dtype, Float, table
+from numerics.oracle import FLOATS
 
 INTEGERS = [dtype for dtype in Dtype if dtype.is_integer]
 ML_INTEGERS = {"int2": ml_dtypes.int2, "uint2": ml_dtypes.uint2, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}

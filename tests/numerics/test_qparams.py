@@ -12,8 +12,9 @@ from fewbit.numerics.blocks import Blocks, QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams, from_range
+from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.quantize import fake_quantize, quantize
-from fewbit.numerics.scales import ScaleType, has_sign, load_scale, store_scale
+from fewbit.numerics.scales import ScaleMode, ScaleType, has_sign, load_scale, store_scale
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ENDS = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
@@ -155,6 +156,21 @@ def test_a_scale_that_rounds_down_clips_and_zero_points_fit_the_rounded_scale(ki
     assert abs(top - min(high, reached)) <= step / 2 + 1e-6
 
 
+def test_asymmetric_grids_with_e8m0_scales_take_the_nearest_power():
+    for mode in ScaleMode:
+        grid = Grid(Dtype.uint8, symmetric=False, scale_type=ScaleType.float8_e8m0fnu, scale_mode=mode)
+        qparams = pinned(-1.0, 2.0, grid)  # 3 / 255 is 1.51 * 2^-7, beyond the border at 1.41
+        assert (qparams.scale.item(), qparams.zero_point.item()) == (2.0**-6, 64)
+        assert pinned(-0.9, 1.8, grid).scale.item() == 2.0**-7
+
+
+def test_the_zero_point_of_negative_int32_codes_fits_its_type():
+    x = torch.tensor([-3.0, -1.0])
+    kept = QTensor.encode(x, pinned(-3.0, -1.0, Grid(Dtype.int32, symmetric=False), (2,)))
+    assert kept.zero_point.item() > 2**31 - 1000
+    assert torch.allclose(kept.dequantize(), x, atol=1e-6)
+
+
 @given(ENDS.filter(bool), ENDS.filter(bool))
 def test_full_range_gives_the_extreme_of_either_sign_the_lowest_code(one, other):
     low, high = min(one, other, 0.0), max(one, other, 0.0)
@@ -166,6 +182,10 @@ def test_full_range_gives_the_extreme_of_either_sign_the_lowest_code(one, other)
         assert quantize(torch.tensor([extreme, 0.0]), qparams).tolist() == [dtype.lowest, 0]
         assert (qparams.scale.item() < 0) == (high > -low)
         assert math.isclose(fake_quantize(torch.tensor([extreme, 0.0]), qparams)[0], extreme, rel_tol=1e-6)
+
+
+def test_full_range_of_a_symmetric_block_keeps_a_positive_scale():
+    assert pinned(-2.0, 2.0, Grid(Dtype.int4, full_range=True)).scale.item() == 0.25
 
 
 def test_full_range_says_nothing_to_unsigned_asymmetric_and_float_grids():
@@ -206,6 +226,11 @@ def test_two_levels_of_scales_for_every_kind_of_type(dtype, symmetric):
     given_one = from_range(low, high, grid, (1, 16), super_scale=qparams.super_scale * 2)
     assert torch.equal(given_one.super_scale, qparams.super_scale * 2)
     assert ((given_one.step - free.scale).abs() <= free.scale * 2.0**-4).all()
+
+
+def test_a_super_scale_means_nothing_to_a_grid_of_one_level():
+    qparams = from_range(torch.tensor([-1.0]), torch.ones(1), Grid(Dtype.int8), (1,), super_scale=torch.tensor(9.0))
+    assert qparams.super_scale is None and qparams.scale.item() == np.float32(1) / np.float32(127.5)
 
 
 def test_two_levels_of_tiny_values_never_multiply_to_zero():

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numerics.pinning import pin
 
 from fewbit.numerics.blocks import Blocks, QSchemeType
 from fewbit.numerics.dtypes import Dtype, Integer, Table
@@ -15,6 +14,7 @@ from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.quantize import dequantize, fake_quantize, quantize
 from fewbit.numerics.rounding import RoundType
 from fewbit.numerics.scales import ScaleType
+from numerics.pinning import pin
 
 INTEGERS = [d for d in Dtype if isinstance(d.value, Integer) and d is not Dtype.int32]
 NEAREST = [RoundType.half_even, RoundType.round]
@@ -127,7 +127,7 @@ def test_what_becomes_of_nan_and_infinity():
             grid = Grid(dtype, symmetric=symmetric)
             values = fake_quantize(x, from_range(torch.tensor([-1.0]), torch.tensor([1.0]), grid, (4,)))
             ends = fake_quantize(
-                torch.tensor([3e38, -3e38]), from_range(torch.tensor([-1.0]), torch.tensor([1.0]), grid, (2,))
+                torch.tensor([3.4e38, -3.4e38]), from_range(torch.tensor([-1.0]), torch.tensor([1.0]), grid, (2,))
             )
             assert torch.equal(values[1:3], ends)
             assert values[0].isnan() if dtype.has_nan else values[0] == 0

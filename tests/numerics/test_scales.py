@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.numerics.dtypes import Dtype
@@ -45,8 +45,8 @@ def test_every_e5m3_byte_reads_as_its_definition_says():
     assert torch.equal(store_scale(values[:-1], ScaleType.float8_e5m3), BYTES[:-1])
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
-@given(st.lists(SIZES, min_size=1, max_size=20), st.booleans())
+@settings(max_examples=200)
+@given(st.sampled_from(KINDS), st.lists(SIZES, min_size=1, max_size=20), st.booleans())
 def test_rounded_scales_are_kept_exactly_and_are_never_zero(kind, sizes, negative):
     scale = torch.tensor(sizes) * (-1 if negative and has_sign(kind) else 1)
     rounded = round_scale(scale, kind)
@@ -113,8 +113,8 @@ def top_exponent(dtype):
     return known.get(dtype.name, dtype.bits - 2)
 
 
-@pytest.mark.parametrize("dtype", ELEMENTS, ids=lambda d: d.name)
-@given(MAXIMA)
+@settings(max_examples=300)
+@given(st.sampled_from(ELEMENTS), MAXIMA)
 def test_the_three_modes_of_shared_exponents(dtype, amax):
     floor, ceil, even = (power_from_maximum(torch.tensor([amax]), dtype, mode).item() for mode in MODES)
     exponent = math.frexp(amax)[1] - 1

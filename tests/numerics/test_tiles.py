@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numerics.pinning import pin
 
 from fewbit.numerics import packing, tiles
 from fewbit.numerics.blocks import Blocks
@@ -17,6 +16,7 @@ from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.quantize import dequantize, fake_quantize, quantize
 from fewbit.numerics.rounding import RoundType
 from fewbit.numerics.scales import ScaleType
+from numerics.pinning import pin
 
 SIDES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 10)), min_size=1, max_size=4)
 

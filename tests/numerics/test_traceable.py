@@ -38,7 +38,7 @@ GRIDS = {
     "nf4": grouped(Dtype.nf4),
     "nf4 stochastic": grouped(Dtype.nf4, rounding=RoundType.stochastic),
 }
-A_FEW = ["uint4 asymmetric", "int3 stochastic", "fp8", "nvfp4"]
+A_FEW = ["uint4 asymmetric", "nvfp4"]
 COMPILED = ["int8 channel", "uint4 asymmetric", "int12 away", "float16", "fp8", "mxfp4", "nvfp4"]
 
 

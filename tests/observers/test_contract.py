@@ -158,6 +158,13 @@ class TestMisuse:
         with pytest.raises(UsageError, match="int64"):
             observer_class(name)().observe(torch.ones(3, 3, dtype=torch.int64))
 
+    def test_another_number_of_rows(self, name):
+        observer, other = observed(name, [torch.ones(3, 2)]), observed(name, [torch.ones(1, 2)])
+        with pytest.raises(UsageError, match="1 rows after 3"):
+            observer.observe(torch.ones(1, 2))
+        with pytest.raises(UsageError, match="1 rows after 3"):
+            observer.merge(other)
+
     def test_somebody_elses_state(self, name):
         with pytest.raises(UsageError, match="not a state"):
             observer_class(name)().load_state({"weights": torch.ones(1)})

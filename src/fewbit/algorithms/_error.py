@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from fewbit.algorithms._base import Problem
+from fewbit.algorithms._parallel import each, one_thread
 from fewbit.algorithms._tiles import Tiles, total
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.rounding import RoundType
 
-_HOST, _DEVICE = 1 << 17, 1 << 26
+_HOST, _DEVICE = 1 << 17, 1 << 24
 
 
+@one_thread()
 def errors(problem: Problem, *choices: QParams | None) -> list[Tensor]:
     """How far rounding with some scales is off.
 
@@ -30,17 +34,23 @@ def errors(problem: Problem, *choices: QParams | None) -> list[Tensor]:
     weights = [problem.importance] if problem.held_out is None else [problem.importance, problem.held_out]
     size = _HOST if weight.device.type == "cpu" else _DEVICE
     roundings = [_Rounding(problem, tiles, choice) for choice in choices]
-    found = [torch.zeros(len(weights), tiles.count, device=weight.device) for _ in choices]
-    for place, rows in tiles.walk(size, weight, *weights, *(rounding.whole for rounding in roundings)):
-        for start in range(0, rows[0].shape[1], size):
+    found = torch.zeros(len(choices), len(weights), tiles.count, device=weight.device)
+
+    def measure(place: slice, *rows: Callable[[], Tensor | None]) -> None:
+        w, *others = (get() for get in rows)
+        assert w is not None
+        for start in range(0, w.shape[1], size):
             columns = slice(start, start + size)
-            rest = [None if x is None else x[:, columns] for x in rows[1:]]
-            w = rows[0][:, columns].float()
+            piece = w[:, columns].float()
+            rest = [None if x is None else x[:, columns] for x in others]
             for rounding, done, sums in zip(roundings, rest[len(weights) :], found):
-                square = rounding.off(place, w, done).square_()
+                square = rounding.off(place, piece, done).square_()
                 for h, row in zip(rest, sums):
                     row[place] += total(square if h is None else square * h)
-    return found
+
+    wholes = (rounding.whole for rounding in roundings)
+    each(measure, tiles.walk(size, weight, *weights, *wholes), weight.device)
+    return list(found)
 
 
 def relative(squares: Tensor, silence: Tensor) -> list[float]:
@@ -56,9 +66,10 @@ class _Rounding:
     """
 
     def __init__(self, problem: Problem, tiles: Tiles, choice: QParams | None) -> None:
-        at_once = choice is not None and problem.grid.rounding is RoundType.stochastic
-        self.whole = fake_quantize(problem.weight.detach().float(), choice) if choice is not None and at_once else None
         self.flat = None if choice is None else tiles.flat_qparams(choice)
+        self.whole = None
+        if choice is not None and problem.grid.rounding is RoundType.stochastic:
+            self.whole = fake_quantize(problem.weight.detach().float(), choice)
 
     def off(self, place: slice, w: Tensor, done: Tensor | None) -> Tensor:
         """The rounded weight less the weight, `[b, e]`, as a new tensor."""

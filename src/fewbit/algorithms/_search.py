@@ -91,7 +91,7 @@ class Search:
         if is_power(self.grid.scale_type):
             return one * one.new_tensor([[2.0], [1.0], [0.5], [0.25]]), None
         if self.grid.scale_type in (ScaleType.float8_e4m3fn, ScaleType.float8_e5m3):
-            eighths = torch.arange(4, -7, -1, device=one.device)  # these types have eight values an octave
+            eighths = torch.arange(4, -5, -1, device=one.device)  # these types have eight values an octave
             return one * (2.0 ** (eighths / 8)).unsqueeze(1), None
         bottom, top = self._span()
         ratio = (bottom / top) ** (1 / max(count - 1, 1))
@@ -101,9 +101,8 @@ class Search:
         """The smallest and the largest factor worth a look."""
         dtype, (h, v, vv) = self.grid.dtype, self.moments
         normal = _NORMAL_STEP.get(dtype.bits) if dtype.is_integer else _NORMAL_STEP_OF.get(dtype)
-        if (
-            normal is None
-        ):  # floats lose the same share at any scale: what differs is how their steps fall on the weights
+        if normal is None:
+            # Floats lose the same share at any scale: what differs is how their steps fall on the weights.
             return torch.full_like(self.factor, 0.92), 1.4
         variance = vv / h if self.zero is None else vv / h - (v / h).square()
         bottom = variance.clamp_(min=0).sqrt_().float() * (0.85 * normal)
@@ -114,7 +113,7 @@ class Search:
         return (bottom, 1.1) if self.rows.importance is None else (bottom * 0.7, 1.3)
 
     def _placed(self, factors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Coarse factors with their zero points, some of them twice where a range can be placed in two ways."""
+        """Coarse factors with their zero points, some of them again where a range can be placed in other ways."""
         some = factors[1::2]
         if self.grid.full_range and self.grid.symmetric and has_sign(self.grid.scale_type):
             return torch.cat([factors, -some]), None

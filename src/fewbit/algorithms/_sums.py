@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -17,11 +18,11 @@ from fewbit.numerics.floats import decode, round_to_float, round_to_table
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.rounding import RoundType, round_
 
-_HOST, _DEVICE = 1 << 18, 1 << 26
+_HOST, _DEVICE = 1 << 18, 1 << 24
 
 
-class Scratch:
-    """Memory that is used again and again: on a CPU, fresh pages cost more than the arithmetic on them.
+class Scratch(threading.local):
+    """Memory that each thread uses again and again: on a CPU, fresh pages cost more than the arithmetic on them.
 
     Args:
         device: where it lies; on a CPU it is small enough for the cache.

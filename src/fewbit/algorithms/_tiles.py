@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -43,7 +44,7 @@ class Region:
         split = self.blocks.split(x[self.where])
         return split.permute(*range(0, 2 * axes, 2), *range(1, 2 * axes, 2))
 
-    def tiles(self, size: int) -> Iterator[tuple[int | slice, ...]]:
+    def tiles(self, size: int) -> Iterator[tuple[Any, ...]]:
         """Indices into `parts` of about `size` elements each, at least one block, in the order of the scales."""
         counts, elements = self.blocks.counts, prod(self.blocks.block)
         axis = 0
@@ -60,7 +61,7 @@ class Tiles:
     """The tiles of a tensor.
 
     >>> tiles = Tiles(Blocks((4, 70), (1, 32)))
-    >>> [(place, list(rows.shape)) for place, (rows,) in tiles.walk(200, torch.zeros(4, 70))]
+    >>> [(place, list(rows().shape)) for place, rows in tiles.walk(200, torch.zeros(4, 70))]
     [(slice(0, 6, None), [6, 32]), (slice(6, 8, None), [2, 32]), (slice(8, 12, None), [4, 6])]
     """
 
@@ -83,22 +84,24 @@ class Tiles:
         """The number of blocks."""
         return prod(self.blocks.counts)
 
-    def walk(self, size: int, *tensors: Tensor | None, most: int | None = None) -> Iterator[tuple[slice, list[Any]]]:
-        """Tile by tile, which blocks of the flat order they are, and these of every tensor as `[blocks, elements]`.
+    def walk(self, size: int, *tensors: Tensor | None, most: int | None = None) -> Iterator[tuple[Any, ...]]:
+        """Tile by tile, which blocks of the flat order they are, and for every tensor a function that gives its rows.
+
+        Rows are `[blocks, elements]`: a view where memory allows, else a copy.
 
         Args:
             size: about how many elements a tile has; a block is never cut.
-            tensors: each of a shape that can be broadcast to the whole, or none. Rows are views where memory allows.
+            tensors: each of a shape that can be broadcast to the whole; none gives none.
             most: the most blocks in a tile.
         """
         start = 0
         for region in self.regions:
-            elements = prod(region.blocks.block)
+            counts, elements = region.blocks.counts, prod(region.blocks.block)
             parts = [None if x is None else region.parts(x.expand(self.blocks.shape)) for x in tensors]
             for index in region.tiles(min(size, (most or size) * elements)):
-                rows = [None if part is None else part[index].reshape(-1, elements) for part in parts]
-                count = next(len(each) for each in rows if each is not None)
-                yield slice(start, start + count), rows
+                first, last = index[-1].start, min(index[-1].stop, counts[len(index) - 1])
+                count = (last - first) * prod(counts[len(index) :])
+                yield slice(start, start + count), *(partial(_rows, part, index, elements) for part in parts)
                 start += count
 
     def flat(self, scales: Tensor) -> Tensor:
@@ -136,6 +139,10 @@ def total(x: Tensor) -> Tensor:
         return x.sum(-1)
     runs = total(x[..., :cut].reshape(*x.shape[:-1], -1, _RUN).sum(-1))
     return runs + x[..., cut:].sum(-1) if cut < x.shape[-1] else runs
+
+
+def _rows(part: Tensor | None, index: tuple[Any, ...], elements: int) -> Tensor | None:
+    return None if part is None else part[index].reshape(-1, elements)
 
 
 def _spans(side: int, width: int) -> list[tuple[int, int, int]]:

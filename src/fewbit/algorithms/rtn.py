@@ -6,13 +6,15 @@ With the default observer nothing is clipped and no data is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._error import errors, relative
+from fewbit.algorithms._parallel import each, one_thread
 from fewbit.algorithms._tiles import Tiles
 from fewbit.errors import UsageError
 from fewbit.numerics.qparams import QParams, from_range
@@ -27,6 +29,7 @@ NEEDS: tuple[str, ...] = ()
 _ELEMENTS, _BLOCKS = 1 << 18, 1 << 12
 
 
+@one_thread()
 def solve(
     problem: Problem, observer: str | type = "min_max", observer_parameters: Mapping[str, Any] | None = None
 ) -> Solution:
@@ -48,6 +51,7 @@ def solve(
     return Solution(QTensor.encode(problem.weight.detach(), found), facts)
 
 
+@one_thread()
 def qparams(
     problem: Problem, observer: str | type = "min_max", observer_parameters: Mapping[str, Any] | None = None
 ) -> QParams:
@@ -56,10 +60,13 @@ def qparams(
     weight, tiles = problem.weight.detach(), Tiles(problem.blocks)
     low, high = (torch.empty(tiles.count, device=weight.device) for _ in range(2))
     size, most = (_ELEMENTS, _BLOCKS) if weight.device.type == "cpu" else (weight.numel(), None)
-    for place, (rows,) in tiles.walk(size, weight, most=most):
+
+    def watch(place: slice, rows: Callable[[], Tensor]) -> None:
         watcher = make(**(observer_parameters or {}))
         if not isinstance(watcher, RangeObserver):
             raise UsageError(f"the observer {observer!r} says no range", expected="one that does, such as 'min_max'")
-        watcher.observe(rows)
+        watcher.observe(rows())
         low[place], high[place] = watcher.range(problem.grid)
+
+    each(watch, tiles.walk(size, weight, most=most), weight.device)
     return from_range(tiles.shaped(low), tiles.shaped(high), problem.grid, problem.block)

@@ -52,12 +52,11 @@ def command(
     """
     from fewbit.engine.delivering import check_target, export
     from fewbit.engine.quantizer import ModelQuantizer
-    from fewbit.modules.opening import open_model
 
     check_target(out, overwrite=overwrite)
     quantizer = ModelQuantizer(_choice.configuration(preset, config))
     dataset = None if data is None else _opened(data, transform)
-    network = open_model(model, factory)
+    network = _choice.float_model(model, factory)
     plan = quantizer.plan(network)
     if dataset is None and plan.static:
         raise UsageError(
@@ -85,7 +84,8 @@ def command(
     if json:
         _output.print_json({"output": str(out), **vars(quantizer.record)})
     else:
-        _show(quantizer.record, out)
+        _show(quantizer.record)
+        _output.stdout().print(f"in {out}; load it with {_loading(out, model, named)}", markup=False)
     return 0
 
 
@@ -114,7 +114,14 @@ def _tokenizer(folder: Path, tokens: _texts.Tokens | None) -> Any:
     return _texts.open_tokenizer(folder) if folder.is_dir() and _texts.has_tokenizer(folder) else None
 
 
-def _show(record: Record, out: Path) -> None:
+def _loading(out: Path, model: str, factory: str | None) -> str:
+    """The call that reads the folder."""
+    if factory is not None:
+        return f"fewbit.load({str(out)!r}, factory={factory!r})"
+    return f"fewbit.load({str(out)!r}{'' if Path(model).is_dir() else f', {model!r}'})"
+
+
+def _show(record: Record) -> None:
     facts, console = record.facts, _output.stdout()
     counts = Counter(line["what"] for line in record.lines)
     before, after = facts["bytes_before"], facts["bytes_after"]
@@ -131,4 +138,3 @@ def _show(record: Record, out: Path) -> None:
             console.print(
                 f"  {line['what']}: {line['where'] or ''} {line['reason']}".replace(":  ", ": "), markup=False
             )
-    console.print(f"in {out}; load it with fewbit.load({str(out)!r})", markup=False)

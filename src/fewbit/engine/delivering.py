@@ -14,6 +14,7 @@ from typing import Any
 from fewbit import registry
 from fewbit.errors import DataError, UsageError, nearest
 from fewbit.modules import manifest
+from fewbit.modules.opening import open_model
 from fewbit.schemes.config import Config
 
 
@@ -71,8 +72,8 @@ def load(
 
     Args:
         folder: what `export` wrote.
-        model: a float model of the same build; its values are not used, and it is not changed. Hugging Face models need
-            none: they are built from their configuration.
+        model: a float model of the same build, or the path of one; its values are not used, and it is not changed.
+            Hugging Face models need none: they are built from their configuration.
         factory: a function that returns such a model, or `"file.py:function"`, instead of `model`.
         device: where the tensors go.
         freeze: choose fast kernels at once, as `ModelQuantizer.freeze` does.
@@ -87,6 +88,8 @@ def load(
     exporter = registry.get("exporters", str(content.get("format")))
     if not hasattr(exporter, "read"):
         raise UsageError(f"fewbit does not load the format {content['format']!r}; its runtime does", where=source)
+    if isinstance(model, str | Path):
+        model = open_model(model)
     loaded = exporter.read(source, content, model=model, factory=factory, device=device, verify=verify)
     if content.get("config") is not None:
         loaded.fewbit_config = _config(content["config"], source)

@@ -30,8 +30,14 @@ def render(plan: dict[str, Any]) -> str:
     ratio = f" ({before / after:.2f}× smaller)" if after else ""
     lines.append(f"parameters: {_size(before)} → {_size(after)}{ratio}; peak memory about {_size(plan['peak_bytes'])}")
     if "solve_seconds" in plan:
-        lines.append(f"time: about {plan['solve_seconds']:.1f} s for the weights, plus the calibration passes")
-    lines.append("calibration data: " + ("needed" if plan["needs_data"] else "not needed; if given, it weighs the errors"))
+        seconds = plan["solve_seconds"]
+        about = (
+            f"about {seconds:.0f} s" if seconds >= 10 else f"about {seconds:.1f} s" if seconds >= 0.1 else "under 0.1 s"
+        )
+        lines.append(f"time: {about} for the weights, plus one forward pass over the calibration data, if any")
+    lines.append(
+        "calibration data: " + ("needed" if plan["needs_data"] else "not needed; if given, it weighs the errors")
+    )
     return "\n".join(lines)
 
 

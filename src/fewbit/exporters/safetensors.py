@@ -15,8 +15,8 @@ from fewbit.errors import DataError, UsageError
 from fewbit.modules import huggingface, tensor_file
 from fewbit.modules.description import Description
 from fewbit.modules.inventory import named_modules, take
-from fewbit.modules.loading import load_folder, read_contents
-from fewbit.modules.tensor_file import Entry, digest
+from fewbit.modules.loading import load_folder, read_contents, read_table
+from fewbit.modules.tensor_file import Entry, same_bits
 
 read = load_folder
 
@@ -70,20 +70,22 @@ def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
         DataError: a bit that differs, a tensor of the model that is not in the files.
     """
     model = _module(model)
-    found = read_contents(folder, manifest)
-    held = {**dict(_tensors(model)), **found.description.parts()}
-    missing = [name for name in held if name not in found.tensors]
-    # Codes that a kernel keeps in its own layout were hashed as they were written, and the hashes are compared already.
-    changed = [
-        name
-        for name, tensor in held.items()
-        if not tensor.is_meta and name in found.tensors and digest(tensor) != digest(found.tensors[name])
-    ]
-    if missing or changed or found.description != Description.of(model):
+    found = read_contents(folder, manifest, verify=False)
+    held = dict(_tensors(model))
+    faults = [name for name in (*held, *Description.of(model).parts()) if name not in found.tensors]
+    if found.description != Description.of(model):
+        faults.append("the description of its layers")
+    del found
+    stored = read_table(manifest)
+    for file in dict.fromkeys(each.file for each in stored.values()):  # one after the other: memory follows a file
+        tensors = tensor_file.read(folder, {name: each for name, each in stored.items() if each.file == file})
+        # Codes that a kernel keeps in its own layout are not among the held: their hashes were taken while writing.
+        faults += [name for name in tensors if name in held and not same_bits(held[name], tensors[name])]
+    if faults:
         raise DataError(
             "what was written is not what the model holds",
             code="export-differs",
-            where=", ".join([*missing, *changed][:5]) or "the description of its layers",
+            where=", ".join(faults[:5]),
             expected="every tensor of the model, bit by bit",
             try_="was the model changed while it was exported?",
         )

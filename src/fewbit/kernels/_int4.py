@@ -2,8 +2,8 @@
 """Products with int4 weights: PyTorch's kernels for few tokens, float products on dequantized tiles for many.
 
 Both kernels compute `Σ x · ((code - 8) · scale + zero)` with bfloat16 activations, scales and zeros
-`[in / group, out, 2]`. They dequantize again for every few tokens, so from some number of tokens on it is faster to do it once: a
-tile at a time, that what lies between stays in the cache.
+`[in / group, out, 2]`. They dequantize again for every few tokens, so from some number of tokens on it is faster to do
+it once: a tile at a time, that what lies between stays in the cache.
 """
 
 from __future__ import annotations

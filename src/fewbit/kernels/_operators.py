@@ -31,7 +31,7 @@ def packed_convolution(
     dilation: list[int],
     groups: int,
 ) -> Tensor:
-    """`scale · step · Σ (codes - zero) · weight + bias` over a window: uint8 `[m, in, …]` to float32, padded with `zero`.
+    """`scale · step · Σ (codes - zero) · weight + bias` over a window: uint8 `[m, in, …]` to float32.
 
     oneDNN answers with channels last. Code after a layer may rely on the order of its input, so that order comes back.
     """

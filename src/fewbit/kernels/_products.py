@@ -95,10 +95,8 @@ def int_mm(codes: Tensor, weight: Tensor) -> Tensor:
     rows = codes.shape[0]
     if codes.device.type == "cpu":
         return torch._int_mm(codes, weight.t())
-    padded = (
-        F.pad(codes, (0, 0, 0, 17)) if torch.compiler.is_compiling() else F.pad(codes, (0, 0, 0, max(17 - rows, 0)))
-    )
-    return torch._int_mm(padded, weight.t())[:rows]
+    more = 17 if torch.compiler.is_compiling() else max(17 - rows, 0)  # a compiler may not know yet how many there are
+    return torch._int_mm(F.pad(codes, (0, 0, 0, more)), weight.t())[:rows]
 
 
 @cache

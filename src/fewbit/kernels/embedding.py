@@ -7,6 +7,7 @@ does, its `weight` is a stand-in without memory, and the look-up in it is answer
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -33,6 +34,13 @@ class Kernel(Base):
     def __init__(self, layer: Any, terms: Terms):
         super().__init__(terms)
         self.plain = layer.float_class.forward is nn.Embedding.forward
+        self.shape = layer.coded["weight"].own_shape
+        self.here = threading.local()
+
+    @property
+    def stand_in(self) -> Tensor | None:  # type: ignore[override]
+        """What the layer shows as its float weight; other threads may be in the same layer."""
+        return None if torch.compiler.is_compiling() else getattr(self.here, "stand_in", None)
 
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """The layer's output."""
@@ -40,13 +48,13 @@ class Kernel(Base):
             return look_up(layer, x)
         if torch.compiler.is_compiling():  # a compiler takes only the rows it needs by itself
             return layer.own_forward(x)  # type: ignore[no-any-return]
-        coded = layer.coded["weight"]
-        self.stand_in = torch.empty((), dtype=coded.dtype, device=x.device).expand(coded.own_shape)
+        dtype = layer.coded["weight"].dtype
+        self.here.stand_in = torch.empty((), dtype=dtype, device=x.device).expand(self.shape)
         try:
-            with _LookUp(layer, self.stand_in):
+            with _LookUp(layer, self.here.stand_in):
                 return layer.own_forward(x)  # type: ignore[no-any-return]
         finally:
-            self.stand_in = None
+            self.here.stand_in = None
 
 
 def look_up(layer: Any, index: Tensor) -> Tensor:
@@ -56,7 +64,7 @@ def look_up(layer: Any, index: Tensor) -> Tensor:
 
 
 class _LookUp(TorchFunctionMode):
-    """Answers `F.embedding` of the stand-in from the codes, and gives everybody else the float table."""
+    """Answers look-ups in the stand-in from the codes, and gives everybody else the float table."""
 
     def __init__(self, layer: Any, stand_in: Tensor):
         super().__init__()
@@ -66,6 +74,8 @@ class _LookUp(TorchFunctionMode):
         kwargs = kwargs or {}
         if all(arg is not self.stand_in for arg in (*args, *kwargs.values())):
             return func(*args, **kwargs)
+        if func is torch.embedding:
+            return look_up(self.layer, args[1])
         if func is F.embedding:
             return look_up(self.layer, args[0] if args else kwargs["input"])
         if getattr(func, "__name__", "") == "__get__":  # its dtype, device or shape

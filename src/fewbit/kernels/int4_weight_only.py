@@ -19,6 +19,7 @@ from fewbit.kernels._int4 import int4_few, int4_linear
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
 from fewbit.kernels._nibbles import ROWS, Cpu, Cuda, padded
 from fewbit.modules.frozen import Terms
+from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.packing import pack
 from fewbit.numerics.qtensor import QTensor
 
@@ -39,9 +40,7 @@ def refuses(layer: Any, terms: Terms) -> str | None:
     if terms.shared:
         return "other layers use the same codes, and they would have to change"
     if _group(coded) is None:
-        return (
-            f"it takes groups of 32, 64, 128 or 256 that divide the features, not {coded.block[1]} of {coded.shape[1]}"
-        )
+        return f"it takes whole groups of 32, 64, 128 or 256, not {coded.block[1]} of {coded.shape[1]} features"
     return None
 
 
@@ -58,22 +57,18 @@ class Kernel(Base):
         self.group, self.outputs, self.like = group, weight.shape[0], weight.grid.dtype
         self.layout = Cpu() if terms.device.type == "cpu" else Cuda(weight.shape[1])
         codes = weight.codes().view(torch.uint8)
-        self.weight = self.layout.pack(padded(codes.bitwise_xor(8).bitwise_and_(15) if self._signed else codes))
+        self.weight = self.layout.pack(padded(codes.bitwise_xor(8).bitwise_and_(15) if self.like.signed else codes))
         # One scale an output can wait until after the product, where it is not rounded.
         self.step = output_steps(weight)[0] if per_output(weight) else None
         self.scales = _scales(weight, group, unit=self.step is not None)
         self.takes = ("packed",)
-        if self._gives_back(weight):
-            self.takes = ("packed", "scale") if weight.zero_point is None else ("packed", "scale", "zero_point")
+        if self.step is None and self._tells(weight):
+            self.takes += ("scale",) if weight.zero_point is None else ("scale", "zero_point")
         self.encode = None
         if layer.input_quantizer is not None and not_int8(layer.input_quantizer) is None:
             self.encode = encoder(layer.input_quantizer)
         if layer.coded["weight"].dtype is not torch.bfloat16:
-            self.note = "computes in bfloat16"
-
-    @property
-    def _signed(self) -> bool:
-        return self.like.signed
+            self.note = "computes in bfloat16 (not with exact=True)"
 
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """The layer's output."""
@@ -98,27 +93,28 @@ class Kernel(Base):
     def parts(self) -> dict[str, Tensor]:
         """Codes, and scales and zero points if they can be told from the kernel's."""
         codes = self.layout.unpack(self.weight)[: self.outputs]
-        if self._signed:
-            codes = codes.view(torch.int8).sub_(8)
-        found = {"packed": pack(codes, self.like)}
-        scale, moved = self.scales[:, : self.outputs].unbind(-1)  # [in / group, out]
-        if "scale" in self.takes:
-            found["scale"] = scale.t().contiguous()
-        if "zero_point" in self.takes:
-            steps = (moved.float() / scale.float()).round_().t()
-            zero = (0 if self._signed else 8) - steps
-            found["zero_point"] = zero.to(self.like.storage).contiguous()
-        return found
+        found = {"packed": pack(codes.view(torch.int8).sub_(8) if self.like.signed else codes, self.like)}
+        scale, zero = self._own_scales()
+        each = {"scale": scale, "zero_point": zero}
+        return found | {part: each[part] for part in self.takes if part in each}
 
-    def _gives_back(self, weight: QTensor) -> bool:
-        """Whether nothing is lost in the kernel's scales: bfloat16, a group for each of its own, zeros to be told."""
-        if self.step is not None or weight.grid.free_zero or weight.block != (1, self.group):
+    def _own_scales(self) -> tuple[Tensor, Tensor]:
+        """The weight's scales and zero points, read off the kernel's: `[out, in / group]` each."""
+        scale, moved = self.scales[:, : self.outputs].transpose(0, 1).unbind(-1)
+        zero = _middle(self.like) - (moved.float() / scale.float()).round_()
+        return scale.contiguous(), zero.to(self.like.storage).contiguous()
+
+    def _tells(self, weight: QTensor) -> bool:
+        """Whether the weight's scales and zero points can be told from the kernel's, bit by bit."""
+        if weight.grid.free_zero or weight.block != (1, self.group) or weight.scale.dtype is not torch.bfloat16:
             return False
-        if weight.scale.dtype is not torch.bfloat16:
-            return False
-        zero = weight.zero_point
-        self.takes = ("scale",) if zero is None else ("scale", "zero_point")
-        return zero is None or torch.equal(self.parts()["zero_point"], zero)
+        scale, zero = self._own_scales()
+        return torch.equal(scale, weight.scale) and (weight.zero_point is None or torch.equal(zero, weight.zero_point))
+
+
+def _middle(dtype: Dtype) -> float:
+    """The code that stands where the kernels have 8."""
+    return 0.0 if dtype.signed else 8.0
 
 
 def _group(weight: Any) -> int | None:
@@ -138,9 +134,10 @@ def _scales(weight: QTensor, group: int, *, unit: bool) -> Tensor:
     outputs, features = weight.shape
     qparams = weight.qparams
     step = torch.ones_like(qparams.step) if unit else qparams.step
-    middle = 0.0 if weight.grid.dtype.signed else 8.0
-    zero = (0.0 if qparams.zero_point is None else middle - qparams.zero_point) * step
-    both = torch.stack([step, zero if qparams.zero_point is not None else torch.zeros_like(step)], -1)
+    zero = torch.zeros_like(step)
+    if qparams.zero_point is not None:
+        zero = (_middle(weight.grid.dtype) - qparams.zero_point) * step
+    both = torch.stack([step, zero], -1)
     high, wide = weight.block
     both = both.repeat_interleave(high, 0)[:outputs].repeat_interleave(-(-wide // group), 1)[:, : features // group]
     both = torch.nn.functional.pad(both, (0, 0, 0, 0, 0, -outputs % ROWS))

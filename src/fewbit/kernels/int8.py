@@ -42,6 +42,8 @@ def not_int8_weight(layer: Any, terms: Terms) -> str | None:
         return "its zero points are no integers"
     if not per_output(coded):
         return f"its weights are scaled {coded.grid.granularity.value}, not output by output"
+    if features == 1:
+        return "torch._int_mm gives wrong numbers for a single feature"
     if features > LONGEST:
         return f"sums over {features} features may leave int32"
     if terms.shared and not coded.grid.dtype.signed:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ _IMPLEMENTATIONS = (
 
 def is_pretrained(model: object) -> bool:
     """Whether this is a Hugging Face model; transformers is not imported to find out."""
-    library = sys.modules.get("transformers")
+    library = sys.modules.get("transformers.modeling_utils")
     return library is not None and isinstance(model, library.PreTrainedModel)
 
 
@@ -61,7 +62,7 @@ def empty_model(folder: Path, facts: Mapping[str, Any]) -> nn.Module:
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _set_implementations(config, facts.get("implementations") or {})
-        with torch.device("meta"):
+        with quiet(transformers), torch.device("meta"):
             model: nn.Module = found(config)
         if (folder / "generation_config.json").is_file():
             generation = transformers.GenerationConfig.from_pretrained(folder, local_files_only=True)
@@ -94,6 +95,21 @@ def pretrained_class(name: str, where: object) -> type[nn.Module]:
             try_="code of the model's own is not run; give a float model made by yours instead",
         )
     return found
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's bars and remarks: what matters of them is checked."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _implementations(config: Any) -> dict[str, dict[str, str]]:

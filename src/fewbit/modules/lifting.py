@@ -22,7 +22,7 @@ def lift(program: Any) -> fx.GraphModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about inputs that are no tensors, of a function we do not keep
         module = program.module(check_guards=False)  # guards are Python texts from the file
-    # Built anew: the program's own module refuses eval() and carries hooks that hold it to the shapes of the example.
+    # Built anew: the program's own module refuses evaluation mode, and its hooks hold it to the shapes of the example.
     graph_module = fx.GraphModule(module, module.graph)
     for node in list(graph_module.graph.nodes):
         make = _LAYERS.get(node.target) if node.op == "call_function" else None
@@ -62,11 +62,11 @@ def _replace(graph_module: fx.GraphModule, node: fx.Node, make: Callable[..., tu
 def _place(graph_module: fx.GraphModule, layer: nn.Module, weight: str, node: fx.Node) -> str:
     """Where the layer goes: where the module was that made the call, else where its weight is, else beside that."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    called = stack[-1][0].partition("@")[0] if stack else ""  # a second call of a module is `name@1`
+    called = stack[-1][0] if stack else ""
     owner, _, name = weight.rpartition(".")
     for path in (called, owner):
         if path and _holds_only(graph_module, path, layer):
-            return str(path)
+            return path
     place = f"{owner}.{name}_{type(layer).__name__.lower()}".lstrip(".")
     known = dict(graph_module.named_modules())
     while place in known:

@@ -51,9 +51,8 @@ def read_contents(folder: Path, manifest: Mapping[str, Any], *, verify: bool = T
         DataError: a manifest that contradicts itself, or files that are not what it says.
     """
     description = Description.from_dict(manifest)
-    stored, kinds = {}, {}
-    for name, entry in table(manifest, "tensors").items():
-        stored[name], kinds[name] = _stored(name, entry)
+    stored = read_table(manifest)
+    kinds = {name: entry["kind"] for name, entry in manifest["tensors"].items()}
     names = _names(stored, table(manifest, "aliases"))
     for name, part in description.parts().items():
         known = stored.get(names.get(name, ""))
@@ -67,6 +66,15 @@ def read_contents(folder: Path, manifest: Mapping[str, Any], *, verify: bool = T
     return Contents(description, every, {name: kinds[first] for name, first in names.items()})
 
 
+def read_table(manifest: Mapping[str, Any]) -> dict[str, Stored]:
+    """The manifest's table of tensors.
+
+    Raises:
+        DataError: an entry that is none.
+    """
+    return {name: _stored(name, entry) for name, entry in table(manifest, "tensors").items()}
+
+
 def _names(stored: Mapping[str, Stored], aliases: Mapping[str, Any]) -> dict[str, str]:
     """For every name of a tensor the one it is stored under."""
     for alias, first in aliases.items():
@@ -75,12 +83,12 @@ def _names(stored: Mapping[str, Stored], aliases: Mapping[str, Any]) -> dict[str
     return {**{name: name for name in stored}, **aliases}
 
 
-def _stored(name: str, entry: Any) -> tuple[Stored, str]:
+def _stored(name: str, entry: Any) -> Stored:
     try:
         file, digest, kind = entry["file"], entry["sha256"], entry["kind"]
         if not is_inside(file) or not isinstance(digest, str) or kind not in KINDS:
             raise ValueError(f"file {file!r}, sha256 {digest!r}, kind {kind!r}")
-        return Stored(file, read_dtype(entry["dtype"]), read_sides(entry["shape"]), digest), kind
+        return Stored(file, read_dtype(entry["dtype"]), read_sides(entry["shape"]), digest)
     except (KeyError, TypeError, ValueError) as error:
         raise _fault(f"it does not describe the tensor {name!r}: {error}", f"tensors.{name}") from error
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from fewbit import registry
 from fewbit.errors import DataError, UsageError, require
 from fewbit.modules import manifest
-from fewbit.modules.huggingface import pretrained_class
+from fewbit.modules.huggingface import pretrained_class, quiet
 from fewbit.modules.lifting import lift
 from fewbit.modules.loading import call_factory, load_folder
 from fewbit.modules.program import open_program
@@ -94,7 +93,7 @@ def _pretrained(folder: Path) -> nn.Module:
     names = config.get("architectures") or ["AutoModel"]
     found: Any = transformers.AutoModel if names == ["AutoModel"] else pretrained_class(str(names[0]), folder)
     try:
-        with _quiet(transformers):
+        with quiet(transformers):
             model, info = found.from_pretrained(
                 folder,
                 local_files_only=True,
@@ -131,21 +130,6 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's bars and remarks: what matters of them is checked."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def _safetensors(path: Path) -> dict[str, Tensor]:
     library = require("safetensors.torch", extra="torch", purpose="reading a .safetensors file")
     try:
@@ -158,7 +142,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _unpickled(path: Path) -> dict[str, Tensor]:
     """The tensors of a `torch.save` file, read by torch's restricted reader, which makes nothing but tensors."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=False)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or unsafe file makes torch raise
         raise _unreadable(path, error) from error
     for key in _WRAPPED_IN:

@@ -130,6 +130,11 @@ def digest(tensor: Tensor) -> str:
     return hashlib.sha256(_bytes(tensor)).hexdigest()
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal in dtype, shape and every bit; NaNs too."""
+    return a.dtype is b.dtype and a.shape == b.shape and torch.equal(_as_bytes(a), _as_bytes(b))
+
+
 def _read_file(path: Path, wanted: Mapping[str, Stored], verify: bool) -> dict[str, Tensor]:
     library = require("safetensors", extra="torch", purpose="reading a .safetensors file")
     if not path.is_file():
@@ -193,5 +198,9 @@ def _empty(stored: Stored) -> Tensor:
 
 def _bytes(tensor: Tensor) -> Any:
     """A tensor's bytes as a buffer that shares its memory where it can."""
+    return _as_bytes(tensor).numpy()
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy()
+    return plain.reshape(-1).view(torch.uint8)

@@ -83,12 +83,15 @@ def from_range(
     if not grid.free_zero:
         low, high = low.clamp_(max=0.0), high.clamp_(min=0.0)
     reach, units = _reach(low, high, grid)
-    raw = reach / units
+    raw = _divide(reach, units)
     if grid.free_zero:  # a constant lies one step away from zero, which gives it back exactly
         raw = torch.where(reach == 0, low.abs(), raw)
-    if grid.two_level:
-        super_scale = _super_scale(reach, units) if super_scale is None else super_scale
-        scale = round_scale(raw / super_scale, grid.scale_type)
+    if not grid.two_level:
+        super_scale = None
+    elif super_scale is None:
+        super_scale = _super_scale(reach, units)
+    if super_scale is not None:
+        scale = round_scale(_divide(raw, super_scale), grid.scale_type)
     elif grid.scale_type is ScaleType.float8_e8m0fnu and not grid.asymmetric:
         scale = power_from_maximum(reach, grid.dtype, grid.scale_mode)
     else:
@@ -112,11 +115,21 @@ def _reach(low: Tensor, high: Tensor, grid: Grid) -> tuple[Tensor, float]:
     return torch.maximum(-low, high), (highest - lowest) / 2 if grid.dtype.is_integer else highest
 
 
+def _divide(x: Tensor, by: Tensor | float) -> Tensor:
+    """The float32 nearest to a quotient, on every device.
+
+    CUDA multiplies by the reciprocal of a number, and compiled code may divide tensors that way too. In float64 neither
+    matters: the quotient of two float32 is never so close to the middle of two others that its last bits decide.
+    """
+    wide = x if x.device.type == "mps" else x.double()  # Metal has no float64
+    return (wide / by).float()
+
+
 def _super_scale(reach: Tensor, units: float) -> Tensor:
     """The scale of the whole tensor: the block that reaches farthest gets the largest scale there is."""
     if reach.numel() == 0:
         return reach.new_ones(())
-    top = reach.abs().amax() / (units * _E4M3_LARGEST)
+    top = _divide(reach.abs().amax(), units * _E4M3_LARGEST)
     return torch.where(top == 0, 1.0, top.clamp(min=SMALLEST / _E4M3_SMALLEST))
 
 
@@ -127,7 +140,7 @@ def _zero_point(low: Tensor, step: Tensor, grid: Grid) -> Tensor | None:
     if grid.symmetric:
         return torch.full_like(step, (highest + lowest + 1) // 2)
     if grid.free_zero:
-        return lowest - low / step
+        return lowest - _divide(low, step)
     if grid.dtype.bits > 24:
         highest -= 127  # the largest float32 that an int32 can hold
-    return (lowest - round_to_integer(low / step)).clamp_(lowest, highest)
+    return (lowest - round_to_integer(_divide(low, step))).clamp_(lowest, highest)

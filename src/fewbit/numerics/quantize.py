@@ -25,6 +25,9 @@ def quantize(x: Tensor, qparams: QParams) -> Tensor:
     (float64 for int32 codes, which float32 cannot count). Infinities go to the ends of the range. NaN stays NaN where
     the type has one (float8, float16, bfloat16) and becomes zero where not.
 
+    Codes are the same on every device. Only a graph compiled for CUDA divides float32 less exactly, unless the compiler
+    is told otherwise: there an element next to a half may get the neighbouring code.
+
     >>> from fewbit.numerics.dtypes import Dtype
     >>> from fewbit.numerics.grid import Grid
     >>> from fewbit.numerics.qparams import from_range

@@ -55,7 +55,7 @@ def uniform(shape: torch.Size, seed: int, device: torch.device) -> Tensor:
     the streams of two seeds are not shifts of one another.
     """
     count = torch.arange(shape.numel(), device=device, dtype=torch.int64)
-    mixed = _mix((_mix(count & _WORD) + (count >> 32) + _mix_number(seed)) & _WORD)
+    mixed = _mix((_mix(count & _WORD) + _mix_number(seed)) & _WORD)
     return (mixed >> 8).to(torch.float32).mul_(2.0**-24).reshape(shape)
 
 

@@ -34,7 +34,7 @@ class Observer(ABC):
 
     Attributes:
         name: the member's name.
-        keeps: the names of the tensors in its state.
+        keeps: the names of the tensors in its state; the first has an entry a row.
         ordered: whether the order of the batches matters; if not, parts may be merged in any order.
         granularity: the granularity a public name speaks of; the scheme decides, not the observer.
     """
@@ -62,6 +62,7 @@ class Observer(ABC):
                 expected="float rows [R, E], as `activation_rows` and `weight_rows` give them",
             )
         if rows.numel():
+            self._check_rows(len(rows))
             self._take(rows.detach().float())
 
     def merge(self, other: Observer) -> None:
@@ -71,6 +72,7 @@ class Observer(ABC):
                 f"{self!r} cannot take in {other!r}", expected="the same observer with the same parameters"
             )
         if not other.empty:
+            self._check_rows(len(other._seen[self.keeps[0]]))
             self._seen = other.state() if self.empty else self.combine(self._seen, other._seen)
 
     def state(self) -> dict[str, Tensor]:
@@ -106,6 +108,14 @@ class Observer(ABC):
                 try_="leave out a layer that the data does not reach, or add samples that reach it",
             )
         return self._seen
+
+    def _check_rows(self, rows: int) -> None:
+        # One row would be broadcast against many, without a word.
+        if not self.empty and len(self._seen[self.keeps[0]]) != rows:
+            raise UsageError(
+                f"the observer {self.name!r} got {rows} rows after {len(self._seen[self.keeps[0]])}",
+                expected="the same number of rows in every call: one for each scale",
+            )
 
     def _take(self, rows: Tensor) -> None:
         part = self.measure(rows)

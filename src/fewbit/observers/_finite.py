@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewbit.errors import DataError
-
 
 @dataclass(frozen=True)
 class NonFinite:
@@ -34,7 +32,7 @@ class NonFinite:
 
 
 class FiniteGuard:
-    """Watches one point. Everything stays on the tensors' device until `found` or `check` is called.
+    """Watches one point. Everything stays on the tensors' device until `found` is called.
 
     >>> guard = FiniteGuard()
     >>> guard.admit(torch.tensor([1.0, float("nan")]), item=7)
@@ -71,21 +69,6 @@ class FiniteGuard:
         if self._counts is None or self._first is None or int(self._first) < 0:
             return None
         return NonFinite(int(self._first), *self._counts.tolist())
-
-    def check(self, point: str) -> None:
-        """Raise if anything was not finite.
-
-        Args:
-            point: the name of the layer or point, for the message.
-        """
-        found = self.found()
-        if found is not None:
-            raise DataError(
-                f"{point} saw values that are not finite: {found}",
-                where=f"{point}, first in sample {found.item}",
-                expected="finite activations for every calibration sample",
-                try_="look at that sample's input; if it is fine, the model overflows: run it in float32 or bfloat16",
-            )
 
 
 def _all_finite(x: Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 # On a CPU a temporary of this size stays in the cache, is not given back to the system between two operations (fresh
 # pages cost more than the arithmetic on them), and is not worth a second thread. An accelerator wants large launches.
-_HOST, _DEVICE = 1 << 15, 1 << 26
+_HOST, _DEVICE = 1 << 15, 1 << 24
 
 
 def piece_size(device: torch.device) -> int:

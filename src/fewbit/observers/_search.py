@@ -14,7 +14,8 @@ from torch import Tensor
 from fewbit.errors import UsageError
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import from_range
-from fewbit.observers._histogram import HistogramBase, Spectrum
+from fewbit.observers._histogram import HistogramBase
+from fewbit.observers._spectrum import Spectrum
 
 # What a candidate range costs each row: low and high `[C, R]` in, `[C, R]` out.
 Cost = Callable[[Tensor, Tensor], Tensor]

@@ -23,8 +23,8 @@ from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.scales import ScaleType
-from fewbit.observers._histogram import Spectrum
 from fewbit.observers._search import Cost, SearchBase
+from fewbit.observers._spectrum import Spectrum
 
 
 @dataclass(kw_only=True, eq=False)

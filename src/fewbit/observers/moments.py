@@ -26,7 +26,7 @@ class MomentsObserver(Observer):
     """
 
     name = "moments"
-    keeps = ("count", "sum", "square")
+    keeps = ("sum", "square", "count")
 
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
         total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
@@ -36,7 +36,7 @@ class MomentsObserver(Observer):
             total[place] += wide.sum(1)
             square[place] += wide.square_().sum(1)
         count = torch.full((), rows.shape[1], dtype=torch.int64, device=rows.device)
-        return {"count": count, "sum": total, "square": square}
+        return {"sum": total, "square": square, "count": count}
 
     def combine(self, first: State, second: State) -> dict[str, Tensor]:
         return {name: first[name] + second[name] for name in self.keeps}

@@ -335,10 +335,12 @@ def test_what_a_scale_does_not_pass(between):
         lambda m, x: m.two(y := m.one(x)) + m.other(y.tanh())[:, :3],  # another reader sees it bent
         lambda m, x: m.two(m.one(x)) + m.two(torch.ones_like(x[:, :1]).expand(-1, 6)),  # the consumer reads more
         lambda m, x: m.two(torch.where(m.one(x).sum() > 0, 1.0, 2.0) * m.one(x)),  # what is done depends on it
+        lambda m, x: m.two(y := m.one(x)) + torch.from_numpy(y.numpy().copy())[:, :3],  # by a way nobody watches
+        lambda m, x: m.two(y := m.one(x)) + m.cell(x, y)[:, :3],  # as another argument of a layer
     ],
 )
 def test_a_reader_that_cannot_scale_back_forbids_the_link(between):
-    assert links_of(between, norm=nn.LayerNorm(6), other=nn.Linear(6, 6)) == {}
+    assert links_of(between, norm=nn.LayerNorm(6), other=nn.Linear(6, 6), cell=nn.GRUCell(4, 6)) == {}
 
 
 def test_all_readers_together_are_one_link():
@@ -397,6 +399,31 @@ def test_quantized_layers_have_no_links():
 
 def test_a_model_that_draws_numbers():
     assert links_of(lambda m, x: m.two(m.one(x) * torch.rand(3, 1))) == LINKED
+
+
+def test_a_layer_whose_parameters_do_not_do_it_has_no_link():
+    class Shifted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    class Peeks(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + x[:, :3]
+
+    assert links_of(lambda m, x: m.two(m.shifted(x)), shifted=Shifted(4, 6)) == {}
+    assert links_of(lambda m, x: m.peeks(m.one(x)), peeks=Peeks(6, 3)) == {}
+
+
+def test_a_layer_called_without_arguments():
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(3, 6))
+
+        def forward(self):
+            return self.table
+
+    assert links_of(lambda m, x: m.two(m.one(x) * m.table().sum()), table=Table()) == LINKED
 
 
 def test_norms_of_ones_own():

@@ -179,7 +179,7 @@ def _unknown_layer(
         use = _kept_use(module, tensor) or seen.get((name, tensor))
         if isinstance(use, Slot):
             slots.append(use)
-        elif not inside and use is None:
+        elif not inside:
             found.unknown.append((name, tensor))
         if len(shape) >= 3 and not isinstance(use, Slot):
             reasons.append(f"{tensor}: {use or _why_unseen(inside)}")

@@ -110,7 +110,7 @@ def inputs_of(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     names = ("query", "key", "value") if isinstance(layer.module, nn.MultiheadAttention) else ("",)
     given = list(args[: len(names)])
     given += [kwargs[name] for name in names[len(given) :] if name in kwargs]
-    if not given:
+    if not given and kwargs:
         first = first_argument(type(layer.module))
         given = [kwargs[first] if first in kwargs else next(iter(kwargs.values()))]
     once = {id(x): x.data if _is_packed(x) else x for x in given}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`observers/_histogram.py`: the bins themselves, against a plain reference and whatever the order of the data."""
+"""`_bins.py` and `_spectrum.py`: against a plain reference, and whatever the order of the data."""
 
 import math
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from fewbit.errors import UsageError
-from fewbit.observers._histogram import exponents, powers
+from fewbit.observers._bins import exponents, powers, tally, tally_spread
 from fewbit.observers.histogram import HistogramObserver
 
 
@@ -140,6 +140,16 @@ def test_large_tensors_are_counted_in_pieces_whatever_their_layout(shape, layout
         values, counts = number[row].unique(return_counts=True)
         assert counted(state, row) == dict(zip(values.tolist(), counts.tolist()))
     assert torch.equal(state["counts"].sum(1), torch.full((shape[0],), shape[1]))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5000), (3, 700), (300, 20)])
+@pytest.mark.parametrize("counter", [tally, tally_spread])
+def test_both_ways_of_counting(counter, shape):
+    """The one for accelerators has to work anywhere."""
+    column = torch.randint(0, 9, shape, dtype=torch.int32, generator=torch.Generator().manual_seed(0))
+    wanted = torch.stack([torch.bincount(row, minlength=11) for row in column])
+    assert torch.equal(counter(column, 11), wanted)
+    assert torch.equal(counter(column.T.contiguous().T, 11), wanted)
 
 
 def test_counts_go_beyond_what_float32_can_count():

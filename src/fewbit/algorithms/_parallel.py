@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles on several cores.
+
+torch splits every single operation among its threads and lets them wait for each other after it. Tiles are small, so
+that happens thousands of times, and if another process holds one of the cores, each of them can cost that process's
+time slice. Here each thread computes whole tiles by itself instead: nobody waits, and the result cannot depend on the
+number of threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_here = threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """torch computes in the calling thread only. Gives the number of threads it had, and gives them back in the end."""
+    known: int | None = getattr(_here, "count", None)
+    if known is not None:
+        yield known
+        return
+    _here.count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield _here.count
+    finally:
+        torch.set_num_threads(_here.count)
+        del _here.count
+
+
+def each(work: Callable[..., None], items: Iterable[tuple[Any, ...]], device: torch.device) -> None:
+    """Call `work` with every item; on a CPU in as many threads as torch has, elsewhere one after the other."""
+    todo = list(items)
+    with one_thread() as count:
+        if device.type != "cpu" or count == 1 or len(todo) < 2:
+            for item in todo:
+                work(*item)
+            return
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(lambda item: work(*item), todo))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fewbit.kernels import embedding
+from fewbit.modules.frozen import freeze_layer
+from fewbit.modules.quantized import get_weight, set_weight
+from fewbit.numerics.blocks import QSchemeType
+from fewbit.numerics.dtypes import Dtype
+from fewbit.numerics.grid import Grid
+from fewbit.numerics.scales import ScaleType
+from frozen_layers import DEVICES, INT8, encoded, terms, values
+
+GRIDS = [
+    INT8,
+    Grid(Dtype.int4, QSchemeType.per_group, group_size=8, symmetric=False),
+    Grid(Dtype.int3),
+    Grid(Dtype.fp8_e4m3, QSchemeType.per_channel),
+    Grid(Dtype.nf4, QSchemeType.per_group, group_size=16),
+    Grid(Dtype.fp4, QSchemeType.per_group, group_size=16, scale_type=ScaleType.float8_e4m3fn),
+    Grid(Dtype.int8, QSchemeType.per_block, block_size=(7, 5)),
+    Grid(Dtype.uint16, QSchemeType.per_channel),
+]
+
+
+class Scaled(nn.Embedding):
+    def forward(self, input):
+        return super().forward(input) * 3
+
+
+class Odd(nn.Embedding):
+    def forward(self, input):
+        scale = torch.ones((), dtype=self.weight.dtype, device=self.weight.device) * self.weight.shape[1]
+        return F.embedding(input=input, weight=self.weight) * scale + self.weight.abs().amax()
+
+
+def table(grid, kind=nn.Embedding, dtype=torch.float32, device="cpu", rows=100, **options):
+    layer = kind(rows, 20, **options).to(dtype)
+    set_weight(layer, "weight", encoded(layer.weight.detach().float(), grid))
+    return layer.requires_grad_(False).to(device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda g: f"{g.dtype.name}-{g.granularity.value}")
+def test_rows(grid, dtype, device):
+    layer = table(grid, dtype=dtype, device=device, padding_idx=3)
+    index = torch.tensor([[0, 99, 5], [5, 3, 42]], device=device)
+    right = values(get_weight(layer, "weight"))[index]
+    before = layer(index)
+    freeze_layer(layer, terms(device))
+    assert layer.kernel.name == "embedding"
+    assert torch.equal(layer(index), before)
+    assert torch.allclose(layer(index).double(), right, rtol=torch.finfo(dtype).eps)
+    assert layer(index[0, 0]).shape == (20,)
+    assert layer(index[:, :0]).shape == (2, 0, 20)
+
+
+@pytest.mark.parametrize("kind", [Scaled, Odd])
+def test_subclasses_run_their_own_forward(kind):
+    layer = table(INT8, kind)
+    index = torch.tensor([[1, 2], [3, 4]])
+    right = layer(index)
+    freeze_layer(layer, terms())
+    assert layer.kernel.name == "embedding"
+    assert torch.equal(layer(index), right)
+    assert torch.equal(layer.weight, values(get_weight(layer, "weight")).float())
+
+
+class Most(TorchDispatchMode):
+    """The largest tensor that any one operation made."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        view = func._schema.returns and func._schema.returns[0].alias_info is not None
+        if isinstance(out, torch.Tensor) and not view:
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, Scaled])
+@pytest.mark.parametrize("grid", GRIDS[:2], ids=["int8", "int4"])
+def test_only_the_rows_asked_for_are_dequantized(grid, kind):
+    layer = table(grid, kind, rows=10_000)
+    freeze_layer(layer, terms())
+    with Most() as most:
+        layer(torch.tensor([7, 8, 9]))
+    assert 0 < most.elements <= 3 * 24  # codes are unpacked eight at a time
+
+
+def test_two_threads_in_one_layer():
+    layer = table(INT8, Scaled)
+    freeze_layer(layer, terms())
+    index = torch.arange(100)
+    right = layer(index)
+    wrong = []
+
+    def work():
+        wrong.extend(1 for _ in range(50) if not torch.equal(layer(index), right))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_it_refuses():
+    assert "max_norm" in embedding.refuses(table(INT8, max_norm=1.0), terms())
+    layer = nn.Linear(2, 2)
+    set_weight(layer, "weight", encoded(layer.weight.detach(), INT8))
+    assert embedding.refuses(layer, terms()) == ""
