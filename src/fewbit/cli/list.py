@@ -14,12 +14,12 @@ from fewbit.cli import _output
 
 def command(
     kind: Annotated[
-        str | None, typer.Argument(help="A kind of member, or `findings`; all kinds when left out.")
+        str | None, typer.Argument(help="A kind of member, `presets` or `findings`; all kinds when left out.")
     ] = None,
     format: Annotated[str | None, typer.Option(help="Only the findings of this format.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> int:
-    """List formats and other members, or every finding that `check` can report.
+    """List formats and other members, the presets of `quantize`, or every finding that `check` can report.
 
     Examples:
 
@@ -27,11 +27,16 @@ def command(
 
         fewbit list formats --json
 
+        fewbit list presets
+
         fewbit list findings --format npz
     """
     if kind == "findings":
         rows = [row for row in findings() if format in (None, row["format"])]
         columns: tuple[str, ...] = ("format", "code", "severity", "meaning", "fix")
+    elif kind == "presets":
+        rows = presets()
+        columns = ("name", "summary")
     else:
         wanted = [kind] if kind else list(registry.kinds())
         rows = [{"kind": k, "name": n, "summary": registry.summary(k, n)} for k in wanted for n in registry.names(k)]
@@ -46,6 +51,13 @@ def command(
         table.add_row(*(str(row[column]) for column in columns))
     _output.stdout().print(table)
     return 0
+
+
+def presets() -> list[dict[str, Any]]:
+    """Every preset of `quantize` and `plan`."""
+    from fewbit.schemes.presets import PRESETS
+
+    return [{"name": name, "summary": entry["about"]} for name, entry in PRESETS.items()]
 
 
 def findings() -> list[dict[str, Any]]:

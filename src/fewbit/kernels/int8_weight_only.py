@@ -43,7 +43,8 @@ class Kernel(Int8Weight):
         """The layer's output."""
         rows = as_rows(x).float()
         digits, unit = split(rows, 3 if x.dtype is torch.float32 else 2)
-        out, *higher = self.product(digits.flatten(0, 1), self.step).chunk(len(digits))
+        products = self.product(digits.flatten(0, 1), self.step).view(*digits.shape[:2], self.step.shape[0])
+        out, *higher = products.unbind()
         for place, part in enumerate(higher, 1):
             out.add_(part, alpha=256**place)
         out.mul_(unit)

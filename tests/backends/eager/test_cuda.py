@@ -3,14 +3,17 @@
 
 import pytest
 import torch
-from tiny_models import ResNet, Tagger, codes, shaken, tokens, transformer
 
 from fewbit.backends.eager.view import EagerView
 from fewbit.model.points import Role
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
+from tiny_models import ResNet, Tagger, codes, shaken, tokens, transformer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    pytest.mark.filterwarnings("ignore:RNN module weights"),  # they are made anew for each forward
+]
 
 
 def weights(view):
