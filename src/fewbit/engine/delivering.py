@@ -117,7 +117,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
             f"the folder {str(target)!r} is not empty",
             where=target,
             expected="a new or empty folder",
-            try_="another one" + (", or overwrite=True" if manifest.is_export(target) else ""),
+            try_="another one" + (", or overwrite=True (--overwrite)" if manifest.is_export(target) else ""),
         )
     changed = [name for name, known in _earlier(target).items() if known != manifest.hash_file(target / name)]
     if changed:

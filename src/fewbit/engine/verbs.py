@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
+from fewbit.engine.delivering import check_target, export
 from fewbit.engine.plan import Plan, make_plan
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.engine.ratio import with_ratio
@@ -65,6 +66,8 @@ def quantize(
     >>> quantize(model, [torch.randn(2, 16) for _ in range(4)])(torch.zeros(1, 16)).shape
     torch.Size([1, 4])
     """
+    if output is not None:
+        check_target(Path(output), overwrite=False)
     if preset is not None and mode is not None:
         raise UsageError(f"preset={preset!r} and mode={mode!r}", expected="one of the two")
     if target not in (None, *_TARGETS):
@@ -114,6 +117,8 @@ def compress_weights(
     Returns:
         A frozen model of the kind that was given, with its `fewbit_record`.
     """
+    if output is not None:
+        check_target(Path(output), overwrite=False)
     model = _opened(model)
     view = view_of(model)
     config = compression_config(
@@ -175,8 +180,4 @@ def _delivered(quantizer: ModelQuantizer, model: Any, options: dict[str, Any], o
     frozen.fewbit_record = quantizer.record
     if output is None:
         return frozen
-    from fewbit.engine.delivering import export
-
-    export(frozen, output)
-    quantizer.record.save(Path(output) / "record.json")
-    return Path(output)
+    return export(frozen, output)  # the record goes along
