@@ -185,3 +185,11 @@ def test_a_cache_scheme_for_a_model_without_cache_is_refused():
     spec = QuantizationSpec("int8", qscheme="per_token", is_dynamic=True)
     with pytest.raises(UsageError, match="kv_cache_quant_config"):
         ModelQuantizer(Config(kv_cache_quant_config=spec)).quantize_model(mixed())
+
+
+def test_a_quantized_model_is_not_quantized_again():
+    quantizer = ModelQuantizer("w8a8_dynamic")
+    quantized = quantizer.quantize_model(mixed())
+    for call in (quantizer.quantize_model, quantizer.plan, plan):
+        with pytest.raises(UsageError, match="already"):
+            call(quantized)

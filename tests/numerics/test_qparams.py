@@ -256,5 +256,3 @@ def test_parts_and_other_shapes_of_the_same_scales():
     ]
     flat = qparams.reshape((4,), (6,))
     assert flat.block == (4,) and flat.zero_point.tolist() == [10, 11, 12, 13, 14, 15]
-    assert not qparams.requires_grad
-    assert QParams(qparams.grid, (1, 4), scale.requires_grad_(), zero).requires_grad

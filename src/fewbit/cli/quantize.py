@@ -52,11 +52,12 @@ def command(
     """
     from fewbit.engine.delivering import check_target, export
     from fewbit.engine.quantizer import ModelQuantizer
+    from fewbit.modules.opening import open_model
 
     check_target(out, overwrite=overwrite)
     quantizer = ModelQuantizer(_choice.configuration(preset, config))
     dataset = None if data is None else _opened(data, transform)
-    network = _choice.float_model(model, factory)
+    network = open_model(model, factory)
     plan = quantizer.plan(network)
     if dataset is None and plan.static:
         raise UsageError(

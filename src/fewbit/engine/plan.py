@@ -175,8 +175,16 @@ def make_plan(view: ModelView, config: Config) -> Plan:
     """Decide what becomes of every point of a model.
 
     Raises:
-        UsageError: names in the configuration that match nothing in the model, all at once.
+        UsageError: a model that is quantized already; names in the configuration that match nothing in it, all at once.
     """
+    done = view.quantized()
+    if done:
+        raise UsageError(
+            f"the model is quantized already: {len(done)} layers, such as {done[0] or 'the model itself'}",
+            where=done[0],
+            expected="a float model; quantizing twice loses twice",
+            try_="start from the model that was quantized, which is unchanged unless inplace=True was given",
+        )
     points = view.points()
     _refuse_unknown_names(view, points, config)
     weights: list[WeightPlan] = []

@@ -77,7 +77,7 @@ def require_data(plan: Plan, dataset: Dataset | None) -> None:
         names = [a.point.name for a in plan.static]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         raise UsageError(
-            f"{len(names)} static activation{'s need' if len(names) > 1 else ' needs'} calibration data; none was given",
+            f"no calibration data for {len(names)} static activation{'s' if len(names) > 1 else ''}",
             where=", ".join(names[:4]) + more,
             expected="a loader, a dataset, a list of inputs or a path",
             try_="quantize_model(model, dataloader), or is_dynamic=True: scales are then found in each call",

@@ -39,6 +39,9 @@ class ModelView(Protocol):
     def skipped(self) -> list[tuple[str, str]]:
         """Layers with matrices that cannot be quantized, each with the reason; norms and the like are not listed."""
 
+    def quantized(self) -> list[str]:
+        """Layers that are quantized already."""
+
     def probe(self, item: Item) -> None:
         """Learn from one item what the model's text does not say, such as how experts kept in one tensor are used.
 

@@ -43,11 +43,6 @@ class QParams:
         """What one unit of an element is worth, block by block."""
         return self.scale if self.super_scale is None else self.scale * self.super_scale
 
-    @property
-    def requires_grad(self) -> bool:
-        """Whether scales or zero points are being learned."""
-        return any(t is not None and t.requires_grad for t in (self.scale, self.zero_point, self.super_scale))
-
     def reshape(self, block: tuple[int, ...], counts: tuple[int, ...]) -> QParams:
         """The same scales for blocks of another shape that follow in the same order."""
         zero = None if self.zero_point is None else self.zero_point.reshape(counts)

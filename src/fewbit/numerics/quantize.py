@@ -51,7 +51,7 @@ def fake_quantize(x: Tensor, qparams: QParams) -> Tensor:
 def _by_tiles(work: Callable[[Tensor, QParams], Tensor], x: Tensor, qparams: QParams, dtype: torch.dtype) -> Tensor:
     """`work(x, qparams)` in `dtype`, a piece at a time where that is faster."""
     # The random numbers of stochastic rounding belong to positions in the whole tensor.
-    if in_one_piece(x) or qparams.grid.rounding is RoundType.stochastic or qparams.requires_grad:
+    if in_one_piece(x) or qparams.grid.rounding is RoundType.stochastic:
         return work(x, qparams).to(dtype)
     blocks = Blocks(tuple(x.shape), qparams.block).merged()
     flat, scales = x.reshape(blocks.shape), qparams.reshape(blocks.block, blocks.counts)

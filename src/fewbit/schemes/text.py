@@ -34,7 +34,7 @@ def read_yaml(text: str | bytes) -> dict[str, Any]:
         UsageError: not YAML, not an object, a key that is there twice, or a tag.
     """
     try:
-        return _object(yaml.load(text, Loader=_Loader))  # a subclass of the safe loader
+        return _object(_Loader(text).get_single_data())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         expected = "a configuration, as `to_yaml` writes it"
         raise UsageError(f"this is not plain YAML: {error}", expected=expected) from error

@@ -64,6 +64,10 @@ class EagerView:
         """Layers with matrices that cannot be quantized, each with the reason; norms and the like are not listed."""
         return list(self._catalogue().skipped)
 
+    def quantized(self) -> list[str]:
+        """Layers that are quantized already."""
+        return [name for name, module in self._model.named_modules() if isinstance(module, Quantized)]
+
     def size(self) -> int:
         """Bytes of all parameters, codes included, shared ones once."""
         tensors: dict[object, Tensor] = {}
