@@ -99,7 +99,7 @@ def load_reference(text: str) -> Any:
 
 
 def find_loaded(text: str) -> Any:
-    """The object a `"module:Name"` names if that module is imported already, else `None`; nothing is imported for it."""
+    """The object that `"module:Name"` names if the module is imported already, else `None`; it is not imported."""
     module, _, path = text.partition(":")
     found: Any = sys.modules.get(module)
     for name in path.split("."):

@@ -7,7 +7,6 @@ import copy
 
 import pytest
 import torch
-from small_models import distance, images, mixed, opt, token_ids
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -24,6 +23,7 @@ from fewbit import (
 )
 from fewbit.modules.quantized import is_quantized
 from fewbit.schemes.presets import preset
+from small_models import distance, images, mixed, opt, token_ids
 
 
 def states(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -116,7 +116,11 @@ def test_the_record_accounts_for_every_layer():
     quantizer = ModelQuantizer("w8a8_dynamic")
     frozen = quantizer.freeze(quantizer.quantize_model(mixed()))
     lines = quantizer.record.lines
-    assert {line["where"] for line in lines if line["what"] == "quantized"} >= {"conv.weight", "first.weight", "second.weight"}
+    assert {line["where"] for line in lines if line["what"] == "quantized"} >= {
+        "conv.weight",
+        "first.weight",
+        "second.weight",
+    }
     kernels = {line["where"]: line["kernel"] for line in lines if line["what"] == "kernel"}
     assert set(kernels) == {name for name, module in frozen.named_modules() if is_quantized(module)}
     assert copy.deepcopy(frozen)(images()[0]).shape == (4, 10)

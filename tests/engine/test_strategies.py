@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import distance, opt, token_ids
 from torch.utils.data import DataLoader
 
 from fewbit import (
@@ -21,6 +20,7 @@ from fewbit import (
     ScaleType,
 )
 from fewbit.modules.quantized import get_weight, is_quantized
+from small_models import distance, opt, token_ids
 
 
 def weight_only() -> Config:

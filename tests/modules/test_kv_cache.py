@@ -7,7 +7,6 @@ import copy
 
 import pytest
 import torch
-from small_models import distance, opt
 from torch import nn
 
 from fewbit import UsageError
@@ -19,6 +18,7 @@ from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import from_range
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.scales import ScaleType
+from small_models import distance, opt
 
 GRIDS = [
     Grid(Dtype.int8, QSchemeType.per_token),
@@ -35,7 +35,13 @@ def llama(**changes: object) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, vocab_size=64)
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+    }
     return LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=2, pad_token_id=0, **changes)).eval()
 
 
@@ -104,7 +110,7 @@ def test_step_by_step_equals_all_at_once():
 def test_generation_with_beams_reorders_records():
     model = llama()
     mask = torch.ones_like(tokens())
-    arguments = dict(attention_mask=mask, max_new_tokens=6, do_sample=False, num_beams=3)
+    arguments = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "num_beams": 3}
     reference = model.generate(tokens(), **arguments)
     fine = attached(model, Grid(Dtype.int16, QSchemeType.per_token))
     assert torch.equal(fine.generate(tokens(), **arguments), reference)  # 16 bits are too fine to change a choice
@@ -114,7 +120,13 @@ def test_sliding_windows_keep_their_length():
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 64,
+    }
     model = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=2, sliding_window=4)).eval()
     reference = model(tokens(1, 9), use_cache=True)
     coded = attached(copy.deepcopy(model), Grid(Dtype.int16, QSchemeType.per_token))(tokens(1, 9), use_cache=True)

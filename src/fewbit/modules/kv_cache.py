@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values of Hugging Face caches, kept as codes.
 
-A token's key becomes one record of bytes: its codes, then its own scales (none where scales are fixed beforehand). Records lie
-along the same axes as the floats did, so a cache layer that concatenates, crops, slides or reorders its tensors does so
-with records too: a subclass of its class takes its place, which encodes on the way in and decodes on the way out.
+A token's key becomes one record of bytes: its codes, then its own scales (none where scales are fixed beforehand).
+Records lie along the same axes as the floats did, so a cache layer that concatenates, crops, slides or reorders its
+tensors does so with records too: a subclass of its class takes its place, which encodes on the way in and decodes on
+the way out.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def cache_points(model: nn.Module) -> list[Point]:
 
 @contextmanager
 def watched(model: nn.Module, watch: Mapping[Point, Callable[[Point, Tensor], None]]) -> Iterator[None]:
-    """While it lasts, whatever enters the cache at a watched point is shown as `[batch, positions, heads, features]`."""
+    """While it lasts, what enters the cache at a watched point is shown as `[batch, positions, heads, features]`."""
     before = dict(getattr(model, "fewbit_cache", {}))
     if not watch:
         yield
