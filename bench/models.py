@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -28,18 +29,16 @@ DECODER = {
 
 def minilm(folder: Path = WORK / "assets" / "minilm") -> nn.Module:
     """all-MiniLM-L6-v2 with its own weights, mapped from the file: copy it before changing it."""
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(**json.loads((folder / "config.json").read_text()))
-    return _filled(BertModel, config, folder / "model.safetensors")
+    transformers = load_transformers()
+    config = transformers.BertConfig(**json.loads((folder / "config.json").read_text()))
+    return _filled(transformers.BertModel, config, folder / "model.safetensors")
 
 
 def decoder(layers: int = 24) -> nn.Module:
     """The first layers of a Llama with random weights, mapped from the file: copy it before changing it."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(**{**DECODER, "num_hidden_layers": layers}, use_cache=False)
-    return _filled(LlamaForCausalLM, config, decoder_file())
+    transformers = load_transformers()
+    config = transformers.LlamaConfig(**{**DECODER, "num_hidden_layers": layers}, use_cache=False)
+    return _filled(transformers.LlamaForCausalLM, config, decoder_file())
 
 
 def decoder_file() -> Path:
@@ -47,10 +46,10 @@ def decoder_file() -> Path:
     path = WORK / "models" / "decoder.safetensors"
     if not path.exists():
         from safetensors.torch import save_file
-        from transformers import LlamaConfig, LlamaForCausalLM
 
+        transformers = load_transformers()
         with torch.device("meta"):
-            shapes = LlamaForCausalLM(LlamaConfig(**DECODER)).state_dict()
+            shapes = transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER)).state_dict()
         draw = torch.Generator().manual_seed(0)
         tensors = {name: _random(tensor, draw) for name, tensor in shapes.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +129,22 @@ def _memory(tensor: Tensor) -> dict[tuple[str, int], int]:
         return {("opaque", id(tensor)): tensor.numel() * tensor.element_size()}
     storage = tensor.untyped_storage()
     return {("storage", storage.data_ptr()): storage.nbytes()}
+
+
+def load_transformers() -> Any:
+    """transformers, loaded while this folder is no place to import from.
+
+    It takes any module called `kernels` for an optional package of its own, and bench/kernels.py is one.
+    """
+    path = list(sys.path)
+    sys.path[:] = [entry for entry in path if Path(entry or ".").resolve() != Path(__file__).parent]
+    try:
+        import transformers
+
+        _ = transformers.BertModel, transformers.LlamaForCausalLM  # loaded on first use
+    finally:
+        sys.path[:] = path
+    return transformers
 
 
 def _filled(make: Any, config: Any, file: Path) -> nn.Module:

@@ -202,6 +202,7 @@ ANSWERS = {"quantize": quantize, "plain": plain, "memory": memory, "infer": infe
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
+    models.load_transformers()
     if SIDE != "float":
         side()
     for line in sys.stdin:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized layers to freeze, and what they should compute, by plain float64 arithmetic on their codes."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -49,7 +51,7 @@ def linear(outputs, features, grid, activation=None, *, bias=True, dtype=torch.f
     """A quantized linear layer."""
     layer = kind(features, outputs, bias=bias).to(dtype)
     set_weight(layer, "weight", encoded(layer.weight.detach().float(), grid))
-    layer.input_quantizer = activation
+    layer.input_quantizer = copy.deepcopy(activation)
     return layer.eval().requires_grad_(False).to(device)
 
 

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fewbit.algorithms import _sums, rtn, scale_search
+from fewbit.algorithms import _error, _sums, rtn, scale_search
 from fewbit.algorithms._base import Problem
-from fewbit.algorithms._error import errors
+from fewbit.algorithms._error import errors, relative
+from fewbit.errors import DataError
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
@@ -112,6 +113,37 @@ def test_it_comes_close_with_importance(kind, bits):
     assert found.sum() <= optimum_of(kind, bits, w, h).sum() * 1.02
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_it_comes_close_on_skewed_weights(bits):
+    w = heavy(48, 64, seed=bits).abs() ** 1.3 - 0.1
+    found = squared(w, scale_search.solve(problem(w, grid_of("asym", bits))).qtensor)
+    assert found.sum() <= optimum_of("asym", bits, w).sum() * 1.02
+
+
+@pytest.mark.parametrize("bits", [2, 3])
+def test_it_comes_close_with_a_free_zero_point(bits):
+    """Against the best line through the codes of many thousands of ranges."""
+    w = heavy(12, 24, seed=bits) + 0.3
+    found = squared(w, scale_search.solve(problem(w, grid_of("asym", bits, float_zero=True))).qtensor)
+    low, high = w.amin(1, keepdim=True), w.amax(1, keepdim=True)
+    best, ends = torch.full((12,), torch.inf, dtype=torch.float64), torch.linspace(0, 1, 90)
+    for start, stop in itertools.combinations(ends.tolist(), 2):
+        bottom, top = low + start * (high - low), low + stop * (high - low)
+        codes = ((w - bottom) / (top - bottom) * ((1 << bits) - 1)).round().clamp(0, (1 << bits) - 1).double()
+        x, y = codes - codes.mean(1, keepdim=True), w - w.double().mean(1, keepdim=True)
+        left = y.square().sum(1) - (x * y).sum(1).square() / x.square().sum(1).clamp(min=1e-9)
+        best = torch.minimum(best, left)
+    assert found.sum() <= best.sum() * 1.02
+
+
+@pytest.mark.parametrize("kind, most", [("sym", 1.02), ("full", 1.025)])
+def test_it_comes_close_where_few_elements_matter(kind, most):
+    """The best scale may then lie far from the one of plain rounding."""
+    w, h = heavy(64, 32, seed=1), importances(32, 2.0)
+    found = squared(w, scale_search.solve(problem(w, grid_of(kind, 4), importance=h)).qtensor, h)
+    assert found.sum() <= optimum_of(kind, 4, w, h).sum() * most
+
+
 @pytest.mark.parametrize("scale_type", [ScaleType.pof2, ScaleType.float8_e8m0fnu])
 @pytest.mark.parametrize("dtype", [Dtype.int4, Dtype.fp4, Dtype.int8])
 def test_powers_of_two_are_the_best_ones(dtype, scale_type):
@@ -174,6 +206,14 @@ def test_how_much_better_than_plain_rounding(kind, bits, group):
     assert ours.facts["error_rtn"] == plain.facts["error"]
 
 
+@pytest.mark.parametrize("rows, kind, most", [(4, "sym", 0.95), (64, "sym", 0.65), (64, "asym", 0.8)])
+def test_eight_bits_for_a_whole_tensor_clip_its_tails(rows, kind, most):
+    w = heavy(rows, 4096)
+    grid = grid_of(kind, 8).replace(granularity=QSchemeType.per_tensor)
+    facts = scale_search.solve(problem(w, grid)).facts
+    assert facts["error"] <= most * facts["error_rtn"]
+
+
 @pytest.mark.parametrize(
     "dtype, most", [(Dtype.fp4, 0.92), (Dtype.nf4, 0.92), (Dtype.fp6_e3m2, 0.9), (Dtype.fp8_e4m3, 0.93)]
 )
@@ -181,6 +221,15 @@ def test_floats_and_tables_gain_too(dtype, most):
     w = heavy(64, 256)
     facts = scale_search.solve(problem(w, Grid(dtype, QSchemeType.per_group, group_size=32))).facts
     assert facts["error"] <= most * facts["error_rtn"]
+
+
+def test_symmetric_unsigned_codes_are_the_signed_ones_moved():
+    w = heavy(16, 128)
+    signed, unsigned = (
+        scale_search.solve(problem(w, Grid(d, QSchemeType.per_channel))) for d in (Dtype.int3, Dtype.uint3)
+    )
+    assert torch.equal(signed.qtensor.scale, unsigned.qtensor.scale)
+    assert torch.equal(signed.qtensor.codes().int(), unsigned.qtensor.codes().int() - 4)
 
 
 def test_full_range_is_better_at_two_bits():
@@ -246,6 +295,7 @@ def test_no_block_is_ever_worse(numbers, dtype, kind, scale_type, rounding, grou
     ours, plain = errors(case, solution.qtensor.qparams, rtn.qparams(case))
     assert (ours <= plain).all()
     assert solution.qtensor.dequantize().isfinite().all()
+    assert grid.full_range or (solution.qtensor.qparams.scale > 0).all()
 
 
 # ---- the guard ------------------------------------------------------------------------------------------------
@@ -263,6 +313,8 @@ def test_what_is_worse_on_samples_kept_aside_is_reverted():
     assert guarded.facts["reverted"] == int((unguarded[1] > plain[1]).sum())
     assert (ours <= plain).all()
     assert guarded.facts["held_out_error"] < guarded.facts["held_out_error_rtn"]
+    plain_scales = guarded.qtensor.scale == rtn.qparams(case).scale
+    assert guarded.facts["won"]["rtn"] == plain_scales.float().mean().item() > 0
 
 
 def test_nothing_is_reverted_when_the_samples_agree():
@@ -295,16 +347,20 @@ def test_facts_say_who_won():
 def test_scales_are_stored_as_they_were_judged(scale_type):
     w = heavy(32, 128) * 0.02
     grid = grid_of("sym", 4, 32, scale_type=scale_type)
-    qtensor = scale_search.solve(problem(w, grid)).qtensor
+    solution = scale_search.solve(problem(w, grid))
+    qtensor = solution.qtensor
     scale = load_scale(qtensor.scale, scale_type)
     assert torch.equal(scale, round_scale(scale, scale_type))
+    case = problem(w, grid)
+    assert relative(*errors(case, qtensor.qparams, None)) == [solution.facts["error"]]
+    assert (scale != rtn.qparams(case).scale).any()
 
 
 def test_features_that_no_sample_lit_do_not_fall_apart():
-    w, h = heavy(32, 64), importances(64)
-    h[:, ::2] = 0
+    w, h = heavy(32, 64), torch.zeros(1, 64)
+    h[:, ::32] = 1.0
     found = scale_search.solve(problem(w, grid_of("sym", 4, 32), importance=h)).qtensor.dequantize()
-    dead = ((found - w)[:, ::2].square().sum() / w[:, ::2].square().sum()).item()
+    dead = ((found - w).square().sum() / w.square().sum()).item()
     assert dead < 0.1
     nothing = scale_search.solve(problem(w, grid_of("sym", 4, 32), importance=torch.zeros(1, 64)))
     assert torch.equal(nothing.qtensor.packed, rtn.solve(problem(w, grid_of("sym", 4, 32))).qtensor.packed)
@@ -357,6 +413,7 @@ def test_a_block_larger_than_the_scratch(kind, monkeypatch):
     grid = grid_of(kind, 3).replace(granularity=QSchemeType.per_tensor)
     whole = scale_search.solve(problem(w, grid, importance=h))
     monkeypatch.setattr(_sums, "_HOST", 997)
+    monkeypatch.setattr(_error, "_HOST", 997)
     pieces = scale_search.solve(problem(w, grid, importance=h))
     assert pieces.facts["error"] == pytest.approx(whole.facts["error"], rel=1e-3)
     torch.testing.assert_close(pieces.qtensor.scale, whole.qtensor.scale, rtol=1e-3, atol=0)
@@ -385,6 +442,19 @@ def test_the_same_bytes_with_any_number_of_threads(kind, bits, group, weighted, 
         return torch.cat([part.reshape(-1).view(torch.uint8) for part in qtensor.tensors().values()])
 
     threads(run)
+
+
+def test_the_number_of_threads_is_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        scale_search.solve(problem(heavy(64, 256), grid_of("asym", 4, 32)))
+        assert torch.get_num_threads() == 3
+        with pytest.raises(DataError):
+            scale_search.solve(problem(torch.full((2, 32), torch.nan), grid_of("asym", 4, 32)))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_more_candidates_do_better():

@@ -72,9 +72,9 @@ def test_pieces_are_whole_blocks_and_hold_every_row(outputs, features, high, til
         pieces = dequantize._cut(weight)
     finally:
         dequantize._TILE = before
-    assert [row for start, stop in pieces for row in range(start, stop)] == list(range(outputs))
-    assert all(start % weight.block[0] == 0 for start, _ in pieces) or weight.block[0] == outputs
-    assert all((stop - start) * features <= max(tile, features * weight.block[0]) for start, stop in pieces)
+    assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(outputs))
+    assert all(piece.start % weight.block[0] == 0 for piece in pieces) or weight.block[0] == outputs
+    assert all((p.stop - p.start) * features <= max(tile, features * weight.block[0]) for p in pieces)
 
 
 class Largest(TorchDispatchMode):

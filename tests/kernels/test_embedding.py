@@ -33,6 +33,11 @@ class Scaled(nn.Embedding):
         return super().forward(input) * 3
 
 
+class Direct(nn.Embedding):
+    def forward(self, input):
+        return torch.embedding(self.weight, input) + 1
+
+
 class Odd(nn.Embedding):
     def forward(self, input):
         scale = torch.ones((), dtype=self.weight.dtype, device=self.weight.device) * self.weight.shape[1]
@@ -61,7 +66,7 @@ def test_rows(grid, dtype, device):
     assert layer(index[:, :0]).shape == (2, 0, 20)
 
 
-@pytest.mark.parametrize("kind", [Scaled, Odd])
+@pytest.mark.parametrize("kind", [Scaled, Direct, Odd])
 def test_subclasses_run_their_own_forward(kind):
     layer = table(INT8, kind)
     index = torch.tensor([[1, 2], [3, 4]])
@@ -87,7 +92,7 @@ class Most(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("kind", [nn.Embedding, Scaled])
+@pytest.mark.parametrize("kind", [nn.Embedding, Scaled, Direct])
 @pytest.mark.parametrize("grid", GRIDS[:2], ids=["int8", "int4"])
 def test_only_the_rows_asked_for_are_dequantized(grid, kind):
     layer = table(grid, kind, rows=10_000)

@@ -8,6 +8,9 @@ from fewbit.modules.quantized import get_weight
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
+from fewbit.numerics.quantize import quantize
+from fewbit.numerics.rounding import RoundType
+from fewbit.numerics.scales import ScaleType
 from frozen_layers import CUDA, INT8, TOKEN, expected, linear, quantizer, terms
 
 E4M3, E5M2 = Grid(Dtype.fp8_e4m3), Grid(Dtype.fp8_e5m2)
@@ -35,6 +38,29 @@ def test_a_frozen_layer_computes_the_same(weight, activation, span, tokens, dtyp
     # fp8 products are summed in a little less than float32 on these GPUs; the output's own precision adds to that.
     assert ((out.double() - right).abs() <= 2e-3 * size + torch.finfo(dtype).eps * right.abs()).all()
     assert torch.equal(get_weight(layer, "weight").packed.view(torch.uint8), before.view(torch.uint8))
+
+
+@pytest.mark.parametrize("span", [None, (-2.0, 3.0)])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        E4M3,
+        E5M2,
+        PER_TOKEN,
+        Grid(Dtype.fp8_e4m3, rounding=RoundType.floor),
+        Grid(Dtype.fp8_e4m3, scale_type=ScaleType.pof2),
+    ],
+    ids=["tensor", "e5m2", "token", "floor", "power of two"],
+)
+def test_codes_are_those_of_the_definition(grid, span):
+    x = torch.randn(9, 33) * torch.logspace(-5, 5, 9)[:, None]
+    x[4] = 0.0
+    how = quantizer(grid, span)
+    codes, scale = fp8.encoder(how)(x)
+    qparams = how.qparams(x)
+    assert torch.equal(codes.view(torch.uint8), quantize(x, qparams).view(torch.uint8))
+    where = x.any(-1, keepdim=True)
+    assert torch.equal((scale * where).expand(9, 1), (qparams.step * where).expand(9, 1))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fewbit.kernels.int8_weight_only import Kernel, split
 from fewbit.modules.frozen import freeze_layer
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
-from frozen_layers import DEVICES, INT8, UINT8, expected, linear, terms
+from frozen_layers import CUDA, DEVICES, INT8, UINT8, expected, linear, terms
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)
 
@@ -68,6 +68,16 @@ def test_half_precision_is_closer_to_the_truth_than_the_layer_itself(dtype):
     freeze_layer(layer, terms())
     assert layer.kernel.name == "int8_weight_only"
     assert (layer(x) - right).norm() < before
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("grid", [INT8, UINT8], ids=["int8", "uint8"])
+def test_many_tokens_on_a_gpu(grid, device):
+    layer = linear(64, 96, grid, device=device, dtype=torch.bfloat16)
+    x = torch.randn(300, 96, device=device).bfloat16()
+    right, _ = expected(layer, x)
+    layer.kernel = Kernel(layer, terms(device))
+    assert (layer(x) - right).norm() < 0.006 * right.norm()
 
 
 def test_small_layers_are_faster_dequantized():

@@ -43,7 +43,9 @@ def test_tiles_hold_every_output_once(steps, elements):
 def test_codes_come_back_on_cuda(features, device):
     codes = nibbles(48, features, device)
     layout = Cuda(features)
-    assert torch.equal(layout.unpack(layout.pack(codes)), codes)
+    packed = layout.pack(codes)
+    assert torch.equal(layout.unpack(packed), codes)
+    assert torch.equal(layout.fast_unpack(packed), codes.to(torch.int16))
 
 
 def test_rows_are_made_up():

@@ -15,7 +15,7 @@ from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.scales import ScaleType
-from frozen_layers import INT8, TENSOR, TOKEN, UINT8, encoded, linear, quantizer
+from frozen_layers import CUDA, INT8, TENSOR, TOKEN, UINT8, encoded, linear, quantizer
 
 INT4 = Grid(Dtype.int4, QSchemeType.per_group, group_size=32, scale_type=ScaleType.bfloat16)
 MXFP4 = Grid(Dtype.fp4, QSchemeType.per_group, group_size=32, scale_type=ScaleType.float8_e8m0fnu)
@@ -123,6 +123,22 @@ def test_layers_alike_share_what_was_compiled(name):
         model, x = case(name)
         run(model, x)
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("name", [*LINEARS, "fp8"])
+def test_compiled_and_exported_on_cuda(name, device):
+    fp8 = Grid(Dtype.fp8_e4m3, QSchemeType.per_token)
+    outputs, features, grid, activation = {**LINEARS, "fp8": (64, 64, Grid(Dtype.fp8_e4m3), quantizer(fp8))}[name]
+    model = nn.Sequential(linear(outputs, features, grid, activation, dtype=torch.bfloat16, device=device))
+    freeze(model)
+    x = torch.randn(3, 5, features, device=device).bfloat16()
+    right = model(x).float()
+    out = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+    assert (out - right).norm() <= 0.01 * right.norm()
+    loaded = torch.export.export(model, (x,), dynamic_shapes=({0: Dim("batch")},)).module()
+    assert (loaded(x) - right).norm() <= 0.01 * right.norm()
+    assert (loaded(x[:2]) - right[:2]).norm() <= 0.01 * right.norm()
 
 
 def test_channels_last_are_known_to_the_compiler():

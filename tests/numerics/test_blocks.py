@@ -51,6 +51,16 @@ def test_spread_scales_meet_their_own_elements(sides):
         assert seen[index] == scales[tuple(i // w for i, w in zip(index, blocks.block))]
 
 
+@given(FULL_SIDES)
+def test_scales_laid_over_a_tensor_meet_their_own_elements_without_padding(sides):
+    blocks = make(sides)
+    scales = numbered(blocks.counts)
+    laid = blocks.lay(torch.zeros(blocks.shape))
+    assert laid.numel() == prod(blocks.shape)
+    seen = (laid + blocks.over(scales)).reshape(blocks.shape)
+    assert torch.equal(seen, blocks.join(torch.zeros_like(blocks.split(seen)) + blocks.spread(scales)))
+
+
 @pytest.mark.parametrize("keep_last", [False, True])
 @given(FULL_SIDES)
 def test_merged_axes_give_every_element_the_same_scale(keep_last, sides):

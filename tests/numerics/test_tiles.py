@@ -37,6 +37,7 @@ def test_pieces_cover_the_tensor_and_their_blocks_keep_their_scales(sides):
         for here, there, block in tiles.cut(blocks):
             piece = Blocks(tuple(seen[here].shape), block)
             assert (seen[here] == -1).all()
+            assert blocks.counts[0] > 1 or block[0] == piece.shape[0]  # nothing to pad
             ones = piece.split(torch.ones(piece.shape, dtype=torch.long))
             seen[here] = piece.join(ones * piece.spread(owner[there]))
     finally:

@@ -15,7 +15,7 @@ from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.rounding import RoundType
 
-_HOST, _DEVICE = 1 << 17, 1 << 24
+_HOST, _DEVICE = 1 << 17, 1 << 22
 
 
 @one_thread()

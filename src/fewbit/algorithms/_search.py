@@ -11,8 +11,8 @@ codes, and is judged by the factor that fits these codes best:
     fine     factors beside the best one
     refit    the codes of the best factor once more; asymmetric also with the neighbouring zero points
 
-With a zero point z the sums are Σ h (q - z) v and Σ h (q - z)², which follow for every z from Σ h q v, Σ h q² and
-Σ h q; the best unrounded z is that of a line fitted through codes and values.
+With a zero point z the sums are Σ h (q - z) v and Σ h (q - z)², which follow from Σ h q v, Σ h q² and Σ h q. A zero
+point that need not be an integer is refitted too: it is that of a line fitted through codes and values.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ STAGES = ("rtn", "coarse", "fine", "refit")
 # rounding.
 _NORMAL_STEP = {2: 0.996, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.104, 7: 0.0569, 8: 0.0308}
 _NORMAL_STEP_OF = {Dtype.fp4: 0.44, Dtype.nf4: 2.6}
+_LARGE = 1 << 13  # elements
 _TINY = 1e-30
 
 
@@ -107,7 +108,9 @@ class Search:
         variance = vv / h if self.zero is None else vv / h - (v / h).square()
         bottom = variance.clamp_(min=0).sqrt_().float() * (0.85 * normal)
         if dtype.bits > 7:
-            return bottom.clamp_(0.95, 0.98), 1.02
+            # So little is lost by rounding that clipping pays only in large blocks; how far, as measured.
+            floor = 0.95 * min(1.0, _LARGE / self.rows.rows.shape[1]) ** 0.15
+            return bottom.clamp_(floor, 0.98), 1.02
         bottom = bottom.clamp_(0.03, 0.85 if dtype.bits < 5 else 0.95)
         # With weights, a few elements may be all that matters: the others can be clipped, or be rounded roughly.
         return (bottom, 1.1) if self.rows.importance is None else (bottom * 0.7, 1.3)
@@ -133,10 +136,12 @@ class Search:
 
     def _neighbours(self) -> tuple[Tensor, Tensor | None]:
         """The best factor, with its zero point and those beside it."""
-        if self.zero is None or self.grid.free_zero:
-            return self.factor.unsqueeze(0), None if self.zero is None else self.zero.unsqueeze(0)
-        shifts = self.zero.new_tensor([[0.0], [1.0], [-1.0]])
-        return self.factor.expand(3, -1), (self.zero + shifts).clamp_(self.lowest, self.highest)
+        if self.zero is None:
+            return self.factor.unsqueeze(0), None
+        zeros = self.zero + self.zero.new_tensor([[0.0], [1.0], [-1.0]]) * (0.3 if self.grid.free_zero else 1.0)
+        if not self.grid.free_zero:
+            zeros = zeros.clamp_(self.lowest, self.highest)
+        return self.factor.expand(3, -1), zeros
 
     def _centre(self) -> Tensor | None:
         """The middle of the range that the best scale and zero point cover."""
@@ -154,11 +159,15 @@ class Search:
     def _try(self, factors: Tensor, zeros: Tensor | None, *, stage: int) -> None:
         """Find codes by some factors and zero points `[K, B]`, refit, keep what is better than the best so far."""
         factors = self._storable(factors)
-        sums = self.rows.sums(factors, zeros)
-        if zeros is None:
-            factor, gain = self._refit(sums.qv, sums.qq)
-        else:
-            factor, zeros, gain = self._refit_line(factors, zeros, sums)
+        c, d, q = self.rows.sums(factors, zeros)
+        if zeros is not None:
+            h, v, _ = self.moments
+            zeros = self._refit_zeros(factors, zeros, Sums(c, d, q))
+            c, d = c - zeros * v, (zeros * h - 2 * q).mul_(zeros).add_(d)  # Σ h (q - z) v, Σ h (q - z)²
+        factor = self._storable((c / d.clamp(min=_TINY)).float())
+        gain = factor * (2 * c - factor * d)
+        if zeros is not None:
+            gain = gain.masked_fill_(factor <= 0, 0)
         gain, best = gain.max(0, keepdim=True)
         better = gain[0] > self.gain
         self.gain = torch.where(better, gain[0], self.gain)
@@ -167,22 +176,15 @@ class Search:
         if zeros is not None and self.zero is not None:
             self.zero = torch.where(better, zeros.gather(0, best)[0], self.zero)
 
-    def _refit(self, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        """The best factor that can be stored, and how much it explains."""
-        factor = self._storable((c / d.clamp(min=_TINY)).float())
-        return factor, factor * (2 * c - factor * d)
-
-    def _refit_line(self, factors: Tensor, zeros: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
-        """The same with the zero point moved to where a line through codes and values has it."""
+    def _refit_zeros(self, factors: Tensor, zeros: Tensor, sums: Sums) -> Tensor:
+        """Where a line through codes and values has its zero; an integer zero point is the nearest to it already."""
+        if not self.grid.free_zero:
+            return zeros
         qv, qq, q = sums
         h, v, _ = self.moments
         slope = (h * qv - q * v) / (h * qq - q * q).clamp_(min=_TINY)
         # Where nearly all codes are the same, the line may have any slope.
-        moved = torch.where(slope > 0.1 * factors, (q - v / slope) / h, zeros).float()
-        if not self.grid.free_zero:
-            moved = moved.round_().clamp_(self.lowest, self.highest)
-        factor, gain = self._refit(qv - moved * v, (moved * h - 2 * q).mul_(moved).add_(qq))
-        return factor, moved, gain.masked_fill_(factor <= 0, 0)
+        return torch.where(slope > 0.1 * factors, (q - v / slope) / h, zeros).float()
 
     def _storable(self, factors: Tensor) -> Tensor:
         """Factors beside which a scale of the grid's type lies, on just that scale."""

@@ -32,7 +32,7 @@ NEEDS = ("moments",)
 # Features that no sample lit may be lit later: they count this share of the mean.
 _DAMPING = 0.01
 # Of a tile: elements, and blocks, so that neither these nor what is known of those leaves the cache.
-_ELEMENTS, _BLOCKS = 1 << 18, 1 << 13
+_ELEMENTS, _BLOCKS = 1 << 19, 1 << 13
 
 
 @one_thread()

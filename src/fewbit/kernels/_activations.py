@@ -28,7 +28,7 @@ class Coding(NamedTuple):
 
     Args:
         codes: int8, shaped like the activation; those of unsigned types moved down by 128, and `zero` with them.
-        scale: float32, one, or one a token `[tokens, 1]`.
+        scale: float32 with an axis at least: one, or one a token `[tokens, 1]`.
         zero: float32 holding integers, shaped like `scale`; or none.
     """
 
@@ -57,13 +57,13 @@ def encoder(quantizer: ActivationQuantizer) -> Callable[[Tensor], Coding]:
 
     >>> from fewbit.numerics.dtypes import Dtype
     >>> encoder(ActivationQuantizer(Grid(Dtype.int8)))(torch.tensor([[0.5, -1.0]])).codes
-    tensor([[  64, -128]], dtype=torch.int8)
+    tensor([[  64, -127]], dtype=torch.int8)
     """
     grid = quantizer.grid
     scales = _scales(quantizer)
 
     def encode(x: Tensor) -> Coding:
-        x = x.float()
+        x = wide(x)
         scale, zero = scales(x)
         steps = x / scale
         if zero is None:
@@ -73,7 +73,7 @@ def encoder(quantizer: ActivationQuantizer) -> Callable[[Tensor], Coding]:
         return _signed(steps.clamp_(grid.dtype.lowest, grid.dtype.highest).to(grid.dtype.storage), scale, zero)
 
     def encode_slowly(x: Tensor) -> Coding:
-        return _signed(quantize(x, quantizer.qparams(x)), *scales(x.float()))
+        return _signed(quantize(x, quantizer.qparams(x)), *scales(wide(x)))
 
     return encode if grid.rounding is RoundType.half_even else encode_slowly
 
@@ -89,15 +89,14 @@ def _scales(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[Tensor, 
         return step, quantizer.zero_point
 
     def symmetric(x: Tensor) -> tuple[Tensor, Tensor | None]:
-        size = x.abs()
-        reach = size.amax(-1, keepdim=True) if per_token else size.amax()
         # The scale of nothing but zeros may be anything: the codes are zeros.
-        return reach.div_(half).clamp_(_SMALLEST, _LARGEST / half), None
+        return divided(reach(x, per_token), half).clamp_(_SMALLEST, _LARGEST / half), None
 
     def asymmetric(x: Tensor) -> tuple[Tensor, Tensor | None]:
-        low, high = (x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)) if per_token else (x.amin(), x.amax())
-        low, high = low.clamp_(-_LARGEST, 0.0), high.clamp_(0.0, _LARGEST)
-        scale = (high.mul_(0.5) - low * 0.5).div_(half).clamp_(min=_SMALLEST)
+        axes = (-1,) if per_token else tuple(range(x.ndim))
+        low = x.amin(axes, keepdim=True).float().clamp_(-_LARGEST, 0.0)
+        high = x.amax(axes, keepdim=True).float().clamp_(0.0, _LARGEST)
+        scale = divided(high.mul_(0.5) - low * 0.5, half).clamp_(min=_SMALLEST)
         lowest, highest = grid.dtype.lowest, grid.dtype.highest
         return scale, (lowest - (low / scale).round_()).clamp_(lowest, highest)
 
@@ -114,6 +113,23 @@ def _scales(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[Tensor, 
     if grid.asymmetric:
         return asymmetric
     return any_other if grid.has_zero_point else symmetric
+
+
+def wide(x: Tensor) -> Tensor:
+    """`x` for a division by float32: as it is where that converts on the way, as on a GPU; a CPU is slow at it."""
+    return x.float() if x.device.type == "cpu" else x
+
+
+def reach(x: Tensor, per_token: bool) -> Tensor:
+    """The largest magnitude, of each token or of all, float32 with as many axes as `x`."""
+    return x.abs().amax((-1,) if per_token else tuple(range(x.ndim)), keepdim=True).float()
+
+
+def divided(x: Tensor, by: float) -> Tensor:
+    """`x / by`, rounded as float32 division is; elsewhere than on a CPU it may be a product with the reciprocal."""
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return x.div_(by)
+    return (x.double() / by).float()
 
 
 def _signed(codes: Tensor, scale: Tensor, zero: Tensor | None) -> Coding:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fewbit.kernels._nibbles import Cpu, Cuda
 
-FEW = {"cpu": 80, "cuda": 64}  # tokens; measured on 4096 × 4096 weights
+FEW = {"cpu": 80, "cuda": 180}  # tokens; measured on 4096 × 4096 weights, on an EPYC and an H200
 _TILE = 1 << 20  # elements
 
 
@@ -49,10 +49,11 @@ def _many_cpu(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Tensor:
 
 
 def _many_cuda(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Tensor:
-    codes = Cuda(x.shape[1]).unpack(weight)
-    parts = codes.view(codes.shape[0], -1, group).to(torch.bfloat16).sub_(8)
+    codes = Cuda(x.shape[1]).fast_unpack(weight)
+    parts = codes.view(codes.shape[0], -1, group).sub_(8)
     scale, zero = scales.permute(2, 1, 0).unsqueeze(-1)  # each [out, in / group, 1]
-    return x @ torch.addcmul(zero, parts, scale).flatten(1).t()
+    values: Tensor = (parts * scale).add_(zero)
+    return x @ values.flatten(1).t()
 
 
 _operator = torch.library.custom_op("fewbit::int4_linear", int4_linear, mutates_args=())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
@@ -58,7 +59,7 @@ def as_rows(x: Tensor) -> Tensor:
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
-def finish(out: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+def finish(out: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor | None = None) -> Tensor:
     """What a product gave for `as_rows(x)`, with the bias, in the shape and dtype that a linear layer would give for
     `x`.
 
@@ -66,9 +67,13 @@ def finish(out: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         out: `[tokens, out]`; changed.
         bias: `[out]`, or none.
         x: the activation.
+        scale: to multiply with first, `[1]` or `[tokens, 1]`; or none.
     """
-    if bias is not None:
-        out += bias
+    if scale is not None and bias is not None and out.device.type != "cpu":
+        out = torch.addcmul(bias, out, scale)  # one pass less; on a CPU a pass over fresh memory costs more than two
+    else:
+        out = out if scale is None else out.mul_(scale)
+        out = out if bias is None else out.add_(bias)
     if out.dtype is not x.dtype:
         out = out.to(x.dtype)
     return out if x.ndim == 2 else out.reshape(*x.shape[:-1], out.shape[-1])

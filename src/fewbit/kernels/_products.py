@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewbit.kernels import _operators
-from fewbit.kernels._tracing import constant
+from fewbit.kernels._tracing import constant, exporting
 
 LONGEST = 1 << 16  # features; the sum of more products of bytes may leave int32
 LARGE = 1 << 20  # elements; below, oneDNN's fixed costs outweigh what its layout saves
@@ -51,7 +51,9 @@ class Plain:
         self.weight = weight
 
     def __call__(self, codes: Tensor, step: Tensor) -> Tensor:
-        return int_mm(codes, self.weight).float().mul_(step)
+        sums = int_mm(codes, self.weight)
+        # A GPU converts on the way for nothing; a CPU is slow at two types in one operation.
+        return sums.float().mul_(step) if sums.device.type == "cpu" else sums * step
 
     def codes(self) -> Tensor:
         """The weight, int8 `[out, in]`."""
@@ -65,7 +67,7 @@ class Prepacked:
         self.weight: Tensor = torch.ops.onednn.qlinear_prepack(weight, None)
 
     def __call__(self, codes: Tensor, step: Tensor) -> Tensor:
-        if torch.compiler.is_exporting():
+        if exporting():
             return Plain(constant(self.codes))(codes, step)
         moved = codes.bitwise_xor(-128).view(torch.uint8)  # oneDNN is fast with unsigned activations only
         if torch.compiler.is_compiling():

@@ -38,14 +38,13 @@ def rows_at(weight: QTensor, index: Tensor) -> QTensor:
     """
     high = weight.block[0]
     block_index = index if high == 1 else index // high
-    zero = None if weight.zero_point is None else weight.zero_point[block_index]
-    packed, scale = _taken(weight.packed, index), weight.scale[block_index]
+    zero = None if weight.zero_point is None else _taken(weight.zero_point, block_index)
+    packed, scale = _taken(weight.packed, index), _taken(weight.scale, block_index)
     shape, block = (index.shape[0], *weight.shape[1:]), (1, *weight.block[1:])
     return QTensor(weight.grid, shape, block, packed, scale, zero, weight.super_scale)
 
 
 def _taken(packed: Tensor, index: Tensor) -> Tensor:
-    # float8 cannot be indexed on every device; its bytes can.
-    if packed.element_size() == 1 and packed.dtype not in (torch.int8, torch.uint8):
-        return packed.view(torch.uint8)[index].view(packed.dtype)
-    return packed[index]
+    # Not every type can be indexed on every device; integers of its size can.
+    plain = {1: torch.uint8, 2: torch.int16}.get(packed.element_size(), packed.dtype)
+    return packed.view(plain)[index].view(packed.dtype)

@@ -18,6 +18,7 @@ from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, pe
 from fewbit.kernels._rows import rows_between
 from fewbit.modules.frozen import Terms
 from fewbit.numerics.floats import decode
+from fewbit.numerics.packing import unpack
 from fewbit.numerics.qtensor import QTensor
 
 SPEED = 10
@@ -37,40 +38,43 @@ class Kernel(Base):
     def __init__(self, layer: Any, terms: Terms):
         super().__init__(terms)
         weight = weight_of(layer)
+        self.pieces = _cut(weight)
+        self.like, self.features = weight.grid.dtype, weight.shape[1]
         self.step: Tensor | None = None
         self.zero: Tensor | None = None
         # Bytes fit into bfloat16, so the products of elements are as exact as those of scaled weights, or more so.
-        if per_output(weight) and weight.grid.dtype.bits <= 8:
+        if per_output(weight) and self.like.bits <= 8:
             self.step, zero = output_steps(weight)
             self.zero = None if zero is None else zero[:, None]
 
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """The layer's output."""
         rows = as_rows(x if layer.input_quantizer is None else layer.input_quantizer(x))
-        weight = weight_of(layer)
-        pieces = [] if torch.compiler.is_compiling() else _cut(weight)
-        if len(pieces) <= 1:
-            out = F.linear(rows, self._floats(weight, self.zero, x.dtype))
+        floats = self._scaled if self.step is None else self._elements
+        if len(self.pieces) == 1 or torch.compiler.is_compiling():
+            out = F.linear(rows, floats(layer, slice(0, self.pieces[-1].stop), x.dtype))
         else:
-            out = rows.new_empty(rows.shape[0], weight.shape[0])
-            for start, stop in pieces:
-                zero = None if self.zero is None else self.zero[start:stop]
-                out[:, start:stop] = F.linear(rows, self._floats(rows_between(weight, start, stop), zero, x.dtype))
-        return finish(out if self.step is None else out * self.step, layer.bias, x)
+            out = rows.new_empty(rows.shape[0], self.pieces[-1].stop)
+            for piece in self.pieces:
+                out[:, piece] = F.linear(rows, floats(layer, piece, x.dtype))
+        return finish(out if self.step is None else out.mul_(self.step), layer.bias, x)
 
-    def _floats(self, weight: QTensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor:
-        if self.step is None:
-            return weight.dequantize(dtype)
-        if not weight.grid.dtype.is_integer:
-            return decode(weight.codes(), weight.grid.dtype).to(dtype)
-        codes = weight.codes().to(dtype)
-        return codes if zero is None else codes.sub_(zero)
+    def _scaled(self, layer: Any, piece: slice, dtype: torch.dtype) -> Tensor:
+        """Some rows of the float weight."""
+        return rows_between(weight_of(layer), piece.start, piece.stop).dequantize(dtype)
+
+    def _elements(self, layer: Any, piece: slice, dtype: torch.dtype) -> Tensor:
+        """The same before scaling."""
+        codes = unpack(layer.weight_packed[piece], self.like, self.features)
+        if not self.like.is_integer:
+            return decode(codes, self.like).to(dtype)
+        return codes.to(dtype) if self.zero is None else codes.to(dtype).sub_(self.zero[piece])
 
 
-def _cut(weight: QTensor) -> list[tuple[int, int]]:
+def _cut(weight: QTensor) -> list[slice]:
     """Rows of about a tile each, whole blocks of them."""
     outputs, features = weight.shape
     tile = _TILE.get(weight.packed.device.type, 1 << 26)
     high = 1 if weight.block[0] >= outputs else weight.block[0]
     count = max(tile // (features * high), 1) * high
-    return [(start, min(start + count, outputs)) for start in range(0, outputs, count)]
+    return [slice(start, min(start + count, outputs)) for start in range(0, outputs, count)]

@@ -7,16 +7,20 @@ For other outputs the product is left unscaled, in float32, and scaled afterward
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fewbit.kernels._activations import divided, one_scale, reach, wide
 from fewbit.kernels._base import Kernel as Base
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
+from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.frozen import Terms
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
+from fewbit.numerics.grid import Grid
 from fewbit.numerics.quantize import quantize
 
 SPEED = 85
@@ -49,30 +53,51 @@ def refuses(layer: Any, terms: Terms) -> str | None:
 class Kernel(Base):
     """`scale · step · Σ q w + bias`."""
 
-    holds: ClassVar[tuple[str, ...]] = ("step", "one")
+    holds: ClassVar[tuple[str, ...]] = ("step", "one", "whole")
 
     def __init__(self, layer: Any, terms: Terms):
         super().__init__(terms)
         weight = weight_of(layer)
         self.step = output_steps(weight)[0]
         self.one = torch.ones((), device=terms.device)
-        self.single = weight.scale.numel() == 1 and layer.input_quantizer.grid.granularity is QSchemeType.per_tensor
+        self.encode = encoder(layer.input_quantizer)
+        self.single = weight.scale.numel() == 1 and one_scale(layer.input_quantizer)
+        self.whole = self.step[:1].reshape(1, 1).clone()
 
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """The layer's output."""
-        rows = as_rows(x)
-        qparams = layer.input_quantizer.qparams(rows)
-        codes, scale = quantize(rows, qparams), qparams.step
-        weight = layer.weight_packed.t()
-        if self.single:
-            out = torch._scaled_mm(codes, weight, scale.reshape(()), self.step[0], out_dtype=_output(x))
-            return finish(out, layer.bias, x)
+        codes, scale = self.encode(as_rows(x))
+        weight, bias = layer.weight_packed.t(), layer.bias
         if x.dtype is torch.bfloat16:
-            each = scale.expand(rows.shape[0], 1).contiguous()
-            return finish(torch._scaled_mm(codes, weight, each, self.step[None], out_dtype=x.dtype), layer.bias, x)
+            inside = bias if bias is not None and bias.dtype is x.dtype else None
+            if self.single:
+                factors = (scale.reshape(1, 1), self.whole)
+            else:
+                factors = (scale.reshape(-1, 1).expand(codes.shape[0], 1).contiguous(), self.step[None])
+            out = torch._scaled_mm(codes, weight, *factors, bias=inside, out_dtype=x.dtype)
+            return finish(out, bias if inside is None else None, x)
         out = torch._scaled_mm(codes, weight, self.one, self.one, out_dtype=torch.float32)
-        return finish(out.mul_(scale).mul_(self.step), layer.bias, x)
+        return finish(out.mul_(scale).mul_(self.step), bias, x)
 
 
-def _output(x: Tensor) -> torch.dtype:
-    return x.dtype if x.dtype in (torch.bfloat16, torch.float16) else torch.float32
+def encoder(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """What turns an activation `[tokens, features]` into fp8 codes and their scale, those of `numerics.quantize`.
+
+    >>> encoder(ActivationQuantizer(Grid(Dtype.fp8_e4m3)))(torch.tensor([[448.0, 3.1]]))[0].float()
+    tensor([[448.,   3.]])
+    """
+    grid = quantizer.grid
+    largest, per_token = grid.dtype.highest, not one_scale(quantizer)
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = wide(x)
+        scale = quantizer.scale
+        if scale is None:
+            scale = divided(reach(x, per_token), largest).clamp_(2.0**-126, 2.0**127 / largest)
+        return (x / scale).clamp_(-largest, largest).to(grid.dtype.storage), scale
+
+    def encode_slowly(x: Tensor) -> tuple[Tensor, Tensor]:
+        qparams = quantizer.qparams(x)
+        return quantize(x, qparams), qparams.step
+
+    return encode if grid == Grid(grid.dtype, grid.granularity) else encode_slowly

@@ -18,6 +18,7 @@ from fewbit.kernels._base import Kernel as Base
 from fewbit.kernels._int4 import int4_few, int4_linear
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
 from fewbit.kernels._nibbles import ROWS, Cpu, Cuda, padded
+from fewbit.kernels._tracing import exporting
 from fewbit.modules.frozen import Terms
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.packing import pack
@@ -77,10 +78,10 @@ class Kernel(Base):
             return finish(self._product(rows.to(torch.bfloat16)).to(x.dtype), layer.bias, x)
         codes, scale, zero = self.encode(as_rows(x))
         rows = codes.to(torch.bfloat16) if zero is None else (codes - zero).to(torch.bfloat16)
-        return finish(self._product(rows).float().mul_(scale), layer.bias, x)
+        return finish(self._product(rows).float(), layer.bias, x, scale)
 
     def _product(self, rows: Tensor) -> Tensor:
-        if torch.compiler.is_exporting():
+        if exporting():
             out = int4_few(rows, self.weight, self.scales, self.group)
         elif torch.compiler.is_compiling():
             out = torch.ops.fewbit.int4_linear(rows, self.weight, self.scales, self.group)

@@ -29,7 +29,8 @@ def refuses(layer: Any, terms: Terms) -> str | None:
     other = not_linear(layer)
     if other is not None or layer.input_quantizer is None:
         return other or ""
-    return not_int8_weight(layer, terms) if (why := not_int8(layer.input_quantizer)) is None else why
+    weight = not_int8_weight(layer, terms)
+    return weight if weight == "" else not_int8(layer.input_quantizer) or weight
 
 
 def not_int8_weight(layer: Any, terms: Terms) -> str | None:
@@ -107,4 +108,4 @@ class Kernel(Int8Weight):
             out -= rows * (self.zero * self.step)
         if coding.zero is not None and self.sums is not None:
             out -= coding.zero * self.sums
-        return finish(out.mul_(coding.scale), layer.bias, x)
+        return finish(out, layer.bias, x, coding.scale)

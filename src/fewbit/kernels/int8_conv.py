@@ -17,7 +17,7 @@ from fewbit.kernels._activations import Coding, encoder, not_int8, one_scale
 from fewbit.kernels._base import Kernel as Base
 from fewbit.kernels._layers import output_steps, per_output, weight_of
 from fewbit.kernels._products import LONGEST
-from fewbit.kernels._tracing import constant
+from fewbit.kernels._tracing import constant, exporting
 from fewbit.modules.frozen import Terms
 from fewbit.numerics.dtypes import Dtype
 
@@ -76,7 +76,7 @@ class Kernel(Base):
             return self.run(layer, x.unsqueeze(0)).squeeze(0)
         coding = self.encode(x)
         bias = None if layer.bias is None else layer.bias.float()
-        if torch.compiler.is_exporting():
+        if exporting():
             return self._plain(coding, bias).to(x.dtype)
         codes = coding.codes.bitwise_xor(-128).view(torch.uint8)
         zero = torch.full((), 128) if coding.zero is None else (coding.zero + 128).int()

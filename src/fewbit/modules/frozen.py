@@ -62,20 +62,18 @@ class Freezable:
     """Mixed into quantized modules."""
 
     kernel: Kernel | None
+    frozen_terms: Terms | None = None  # also where no kernel took the layer: another device may have one
     _buffers: dict[str, Tensor | None]
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         assert isinstance(state, dict)
-        if self.kernel is None:
-            return state
-        return {**state, "kernel": self.kernel.terms, "_buffers": {**self._buffers, **taken_parts(self)}}
+        return {**state, "kernel": None, "_buffers": {**self._buffers, **taken_parts(self)}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[misc]
-        if isinstance(self.kernel, Terms):
-            terms, self.kernel = self.kernel, None
-            freeze_layer(self, terms)
+        if self.frozen_terms is not None:
+            freeze_layer(self, self.frozen_terms)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
@@ -93,6 +91,7 @@ def freeze_layer(layer: Any, terms: Terms) -> dict[str, str]:
         The faster kernels that came close, and why each refused; the layer's own forward stays where all did.
     """
     refused: dict[str, str] = {}
+    layer.frozen_terms = terms
     for name in _fastest_first():
         member = registry.get("kernels", name)
         why = member.refuses(layer, terms)
@@ -110,16 +109,15 @@ def freeze_layer(layer: Any, terms: Terms) -> dict[str, str]:
 
 def thaw_layer(layer: Any) -> None:
     """Put the codes back where they were before `freeze_layer`, in place."""
-    if layer.kernel is not None:
-        parts = taken_parts(layer)
-        layer.kernel = None
-        layer._buffers.update(parts)
+    parts = taken_parts(layer)
+    layer.kernel = layer.frozen_terms = None
+    layer._buffers.update(parts)
 
 
 @contextmanager
 def thawed(layer: Any) -> Iterator[None]:
     """A layer without its kernel for a while; afterwards it gets the one that fits what became of it."""
-    terms = None if layer.kernel is None else layer.kernel.terms
+    terms = layer.frozen_terms
     thaw_layer(layer)
     try:
         yield

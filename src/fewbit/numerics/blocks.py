@@ -65,6 +65,21 @@ class Blocks:
         """Scales of shape `counts` as `[n0, 1, n1, 1, …]`, to be broadcast against `split(x)`."""
         return scale.reshape([side for n in self.counts for side in (n, 1)])
 
+    def lay(self, x: Tensor) -> Tensor:
+        """`x`, never padded, in a shape that meets `over(scale)`; `reshape` brings it back."""
+        return self.split(x) if self.divides else x
+
+    def over(self, scale: Tensor) -> Tensor:
+        """Scales of shape `counts`, to be broadcast against `lay(x)`."""
+        if self.divides:
+            return self.spread(scale)
+        for axis, (count, width) in enumerate(zip(self.counts, self.block)):
+            if count > 1 and width > 1:
+                # An index, and no repeat that is then cut: torch 2.13 compiles that to loops that miss the last block.
+                owner = torch.arange(self.shape[axis], device=scale.device) // width
+                scale = scale.index_select(axis, owner)
+        return scale
+
     def rows(self, x: Tensor) -> Tensor:
         """`x` as `[blocks, elements of a block]`, block order as in the flattened scales."""
         axes = len(self.shape)

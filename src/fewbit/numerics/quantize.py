@@ -67,16 +67,18 @@ def _quantize(x: Tensor, qparams: QParams) -> Tensor:
     grid, blocks = qparams.grid, Blocks(tuple(x.shape), qparams.block)
     scaled = _scaled(x, qparams, blocks)
     if isinstance(grid.dtype.value, Float):
-        return blocks.join(float_codes(scaled, grid.dtype, grid.rounding, seed=grid.seed))
-    if isinstance(grid.dtype.value, Table):
-        return blocks.join(round_to_table(scaled, grid.dtype.value, grid.rounding, seed=grid.seed))
-    return blocks.join(_settle_(scaled, qparams, blocks))
+        codes = float_codes(scaled, grid.dtype, grid.rounding, seed=grid.seed)
+    elif isinstance(grid.dtype.value, Table):
+        codes = round_to_table(scaled, grid.dtype.value, grid.rounding, seed=grid.seed)
+    else:
+        codes = _settle_(scaled, qparams, blocks)
+    return codes.reshape(x.shape)
 
 
 def _dequantize(codes: Tensor, qparams: QParams) -> Tensor:
     grid, blocks = qparams.grid, Blocks(tuple(codes.shape), qparams.block)
     values = codes.to(_precision(grid)) if grid.dtype.is_integer else decode(codes, grid.dtype)
-    return blocks.join(_unscale_(blocks.split(values), qparams, blocks))
+    return _unscale_(blocks.lay(values), qparams, blocks).reshape(codes.shape)
 
 
 def _fake_quantize(x: Tensor, qparams: QParams) -> Tensor:
@@ -88,7 +90,7 @@ def _fake_quantize(x: Tensor, qparams: QParams) -> Tensor:
         values = decode(round_to_table(scaled, grid.dtype.value, grid.rounding, seed=grid.seed), grid.dtype)
     else:
         values = _settle_(scaled, qparams, blocks).add_(0.0)  # integers have no negative zero
-    return blocks.join(_unscale_(values, qparams, blocks))
+    return _unscale_(values, qparams, blocks).reshape(x.shape)
 
 
 def _precision(grid: Grid) -> torch.dtype:
@@ -97,9 +99,9 @@ def _precision(grid: Grid) -> torch.dtype:
 
 
 def _scaled(x: Tensor, qparams: QParams, blocks: Blocks) -> Tensor:
-    """`x` in steps, as `blocks.split` shapes it; a tensor of its own."""
+    """`x` in steps, as `blocks.lay` shapes it; a tensor of its own."""
     precise = _precision(qparams.grid)
-    scaled = blocks.split(x.to(precise)) / blocks.spread(qparams.step).to(precise)
+    scaled = blocks.lay(x.to(precise)) / blocks.over(qparams.step).to(precise)
     return scaled if qparams.grid.dtype.has_nan else scaled.nan_to_num_(0.0)
 
 
@@ -107,15 +109,15 @@ def _settle_(scaled: Tensor, qparams: QParams, blocks: Blocks) -> Tensor:
     """Steps to integer codes, in place."""
     grid, zero = qparams.grid, qparams.zero_point
     if zero is not None and grid.float_zero:
-        scaled += blocks.spread(zero)
+        scaled += blocks.over(zero)
     round_(scaled, grid.rounding, seed=grid.seed)
     if zero is not None and not grid.float_zero:
-        scaled += blocks.spread(zero)
+        scaled += blocks.over(zero)
     return scaled.clamp_(grid.dtype.lowest, grid.dtype.highest)
 
 
 def _unscale_(values: Tensor, qparams: QParams, blocks: Blocks) -> Tensor:
     """Elements to values, in place."""
     if qparams.zero_point is not None:
-        values -= blocks.spread(qparams.zero_point)
-    return values.mul_(blocks.spread(qparams.step))
+        values -= blocks.over(qparams.zero_point)
+    return values.mul_(blocks.over(qparams.step))
