@@ -11,6 +11,7 @@ import torch
 from fewbit import registry
 from fewbit.engine import delivering
 from fewbit.engine.delivering import export, load
+from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.errors import DataError, UsageError
 from fewbit.record import Record
 from fewbit.schemes.presets import preset
@@ -216,3 +217,17 @@ def test_the_folder_is_written_with_the_users_permissions(exported):
 
 def test_the_names_of_the_format_are_public():
     assert delivering.export is export and delivering.load is load
+
+
+@pytest.mark.parametrize("name", ["w8a8", "w8a8_dynamic", "w4a16"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["unfrozen", "frozen"])
+def test_a_module_with_several_paths_comes_back(tmp_path, name, frozen):
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
+    model = torch.nn.Sequential(block, block, torch.nn.Linear(64, 8)).eval()
+    x = torch.randn(4, 64)
+    quantizer = ModelQuantizer(name)
+    quantized = quantizer.quantize_model(model, [x])
+    given = quantizer.freeze(quantized) if frozen else quantized
+    export(given, tmp_path / "out")
+    assert torch.equal(load(tmp_path / "out", model=model)(x), quantized(x))

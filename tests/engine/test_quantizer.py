@@ -15,6 +15,7 @@ from fewbit import (
     DataError,
     Dataset,
     ModelQuantizer,
+    QuantizationConfig,
     QuantizationSpec,
     UsageError,
     compress_weights,
@@ -197,3 +198,101 @@ def test_a_quantized_model_is_not_quantized_again():
     for call in (quantizer.quantize_model, quantizer.plan, plan):
         with pytest.raises(UsageError, match="already"):
             call(quantized)
+
+
+def specs(**slots: object) -> Config:
+    return Config(global_quant_config=QuantizationConfig(**slots))
+
+
+def test_biases_and_outputs_are_quantized_when_asked_for_with_and_without_data():
+    int8 = QuantizationSpec("int8", qscheme="per_tensor", is_dynamic=True)
+    config = specs(weight=int8, bias=int8, output_tensors=int8)
+    for data in (None, images()):
+        quantized = ModelQuantizer(config).quantize_model(mixed(), data)
+        assert set(quantized.second.coded) == {"weight", "bias"} and set(quantized.first.coded) == {"weight"}
+        assert quantized.second.output_quantizer is not None
+        assert torch.unique(quantized.second(torch.randn(4, 32))).numel() <= 256
+    assert config.global_quant_config.bias is not None  # one layer without a bias does not take it from the others
+
+
+def test_activations_alone_are_quantized_when_asked_for():
+    model = mixed()
+    quantized = ModelQuantizer(specs(input_tensors=QuantizationSpec("int4", is_dynamic=True))).quantize_model(model)
+    x = images()[0]
+    assert not quantized.first.coded and torch.equal(quantized.first.weight, model.first.weight)
+    assert 0.01 < distance(quantized(x), model(x)) < 0.5
+
+
+def test_one_weight_is_not_asked_to_be_two_things():
+    def of(bits: int) -> QuantizationConfig:
+        return QuantizationConfig(weight=QuantizationSpec(f"int{bits}", qscheme="per_channel"))
+
+    with pytest.raises(UsageError, match="two things"):
+        config = Config(layer_quant_config={"*embed_tokens": of(8), "lm_head": of(4)})
+        ModelQuantizer(config).quantize_model(opt())
+    config = Config(of(4), layer_type_quant_config={"Embedding": of(8)})
+    quantized = ModelQuantizer(config).quantize_model(opt())
+    assert quantized.lm_head.coded["weight"].grid.dtype.bits == 8  # an entry by type comes before the global one
+
+
+def test_a_tied_weight_is_named_in_plan_and_record():
+    quantizer = ModelQuantizer("w8a16")
+    quantizer.quantize_model(opt())
+    assert "embed_tokens.weight" in quantizer.plan(opt()).text()
+    assert any(line["what"] == "note" and "same tensor" in line["reason"] for line in quantizer.record.lines)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[torch.zeros(0, 3, 4, 4)], []],
+    ids=["no samples", "no items"],
+)
+def test_data_without_a_single_position_is_an_error(items):
+    with pytest.raises(DataError):
+        ModelQuantizer("w8a8").quantize_model(mixed(), items)
+
+
+def test_an_attention_mask_that_keeps_nothing_is_an_error():
+    item = {"input_ids": token_ids(2), "attention_mask": torch.zeros(2, 9, dtype=torch.long)}
+    with pytest.raises(DataError, match="nothing to observe"):
+        ModelQuantizer("w8a8").quantize_model(opt(), [item])
+
+
+def test_a_weight_that_is_not_finite_is_refused_before_anything_changes():
+    model = mixed()
+    with torch.no_grad():
+        model.second.weight[0, 0] = float("inf")
+    with pytest.raises(DataError, match="not finite") as caught:
+        ModelQuantizer("w4a16").quantize_model(model, inplace=True)
+    assert "second.weight" in str(caught.value)
+    assert not any(is_quantized(module) for module in model.modules())
+
+
+def test_a_model_without_weights_can_be_planned_and_not_quantized():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 64))
+    assert plan(model, preset="w4a16").bytes_before == 16640
+    with pytest.raises(UsageError, match="meta"):
+        ModelQuantizer("w4a16").quantize_model(model)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"advanced_parameters": {"foo": 1}}, {"model_type": "banana"}, {"target": "moon"}, {"preset": "w8a9"}]
+)
+def test_wrong_arguments_are_told_before_the_work(wrong):
+    with pytest.raises(UsageError):
+        quantize(mixed(), images(), **wrong)
+
+
+def test_an_axis_that_a_weight_does_not_have_is_refused():
+    with pytest.raises(UsageError, match="ch_axis=5"):
+        ModelQuantizer(specs(weight=QuantizationSpec("int8", qscheme="per_channel", ch_axis=5))).plan(mixed())
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "int2", "uint3"])
+def test_every_width_goes_all_the_way(dtype):
+    spec = QuantizationSpec(dtype, qscheme="per_channel", ch_axis=0)
+    quantizer = ModelQuantizer(specs(weight=spec))
+    frozen = quantizer.freeze(quantizer.quantize_model(mixed()))
+    bound = {"uint16": 1e-3, "int16": 1e-3}.get(dtype, 1.0)
+    assert distance(frozen(images()[0]), mixed()(images()[0])) < bound

@@ -325,3 +325,24 @@ def test_the_contract_of_a_kernel(name):
     set_weight(other, "weight_ih_l0", encoded(other.weight_ih_l0.detach(), INT8))
     assert member.refuses(other, Terms(torch.device("cpu"))) == ""
     assert hasattr(member.Kernel, "run") and hasattr(member.Kernel, "restore")
+
+
+@pytest.mark.parametrize(
+    "preset", ["w8a8_dynamic", "w8a8", "w8a16", "w4a16", "w4a8_dynamic", "fp8_dynamic", "mxfp4", "w3a16"]
+)
+@pytest.mark.parametrize("layout", ["transposed", "turned", "strided", "one batch"])
+def test_inputs_may_lie_in_memory_as_they_like(preset, layout):
+    from fewbit import ModelQuantizer
+
+    torch.manual_seed(0)
+    x = {
+        "transposed": torch.randn(2, 64, 8).transpose(1, 2),
+        "turned": torch.randn(64, 8).t(),
+        "strided": torch.randn(8, 128)[:, ::2],
+        "one batch": torch.randn(1, 64, 8).transpose(1, 2),
+    }[layout]
+    quantizer = ModelQuantizer(preset)
+    data = [torch.randn(4, 64)] if preset == "w8a8" else None
+    frozen = quantizer.freeze(quantizer.quantize_model(nn.Sequential(nn.Linear(64, 64)).eval(), data))
+    with torch.no_grad():
+        assert torch.equal(frozen(x), frozen(x.contiguous()))

@@ -7,7 +7,8 @@ from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
-from fewbit.engine.plan import Plan, make_plan
+from fewbit.engine.plan import Plan
+from fewbit.engine.planning import make_plan
 from fewbit.engine.run import execute, require_data, view_of
 from fewbit.errors import UsageError
 from fewbit.record import Record

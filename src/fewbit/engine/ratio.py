@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from fewbit import registry
 from fewbit.algorithms._base import Problem
-from fewbit.engine.plan import WeightPlan, make_plan
+from fewbit.engine.plan import WeightPlan
+from fewbit.engine.planning import make_plan
 from fewbit.errors import UsageError
 from fewbit.model.ops import EMBEDDING
 from fewbit.model.points import Role

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
 from fewbit import registry
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics, collect, weighed_layers
 from fewbit.engine.plan import Plan
 from fewbit.engine.solve import solve
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 from fewbit.model.view import ModelView
 from fewbit.record import Record
 
@@ -45,6 +47,9 @@ def execute(
         DataError: an empty dataset, a value that is not finite.
     """
     require_data(plan, dataset)
+    refuse_weights(view, plan)
+    if not plan.weights and not plan.activations:
+        record.note("nothing-quantized", "the configuration and the model have nothing in common to quantize")
     for kept in plan.kept:
         record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
     for where, what in plan.notes:
@@ -54,6 +59,7 @@ def execute(
         taken = dataset if samples is None else dataset.subset(samples)
         items = progress.track(_items(taken, view, batch_size), total=None, label="calibration")
         statistics = collect(view, plan, items)
+        _require_positions(plan, statistics)
         if not statistics.held_out:
             record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
         record.lines += taken.record.lines
@@ -81,6 +87,39 @@ def require_data(plan: Plan, dataset: Dataset | None) -> None:
             where=", ".join(names[:4]) + more,
             expected="a loader, a dataset, a list of inputs or a path",
             try_="quantize_model(model, dataloader), or is_dynamic=True: scales are then found in each call",
+        )
+
+
+def refuse_weights(view: ModelView, plan: Plan) -> None:
+    """Refuse weights that no scale can be found for, all at once and before the first one is changed."""
+    faults = []
+    for planned in plan.weights:
+        weight = view.read(planned.point)
+        if weight.is_meta:
+            raise UsageError(
+                "the model has no weights: it lies on the meta device",
+                where=planned.point.name,
+                expected="a model with its weights loaded",
+            )
+        if weight.numel() and not bool(torch.isfinite(torch.stack(weight.aminmax())).all()):
+            faults.append(f"{planned.point.name} ({int((~torch.isfinite(weight)).sum())} of {weight.numel()} values)")
+    if faults:
+        raise DataError(
+            f"{len(faults)} weight{'s are' if len(faults) > 1 else ' is'} not finite",
+            code="not-finite",
+            where=", ".join(faults),
+            expected="numbers that are neither NaN nor infinite",
+            try_="exclude these layers, or look at how the model was trained or saved",
+        )
+
+
+def _require_positions(plan: Plan, statistics: Statistics) -> None:
+    if plan.static and not statistics.ranges:
+        raise DataError(
+            f"{statistics.items} calibration items hold nothing to observe: no position reached any watched layer",
+            code="no-samples",
+            where="calibration data",
+            expected="items with at least one sample, and at least one position that the attention mask keeps",
         )
 
 

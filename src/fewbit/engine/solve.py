@@ -54,7 +54,7 @@ def settle(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solut
 
 def _importance(moments: MomentsObserver | None, point: Point) -> Tensor | None:
     """E[x²] by input feature, shaped to be broadcast against the weight `[out, in, kernel…]`."""
-    if moments is None or moments.empty:
+    if moments is None or moments.empty or point.role is Role.bias:
         return None
     mean = moments.mean_square
     out, inner = point.shape[point.stack], point.shape[point.stack + 1]

@@ -14,8 +14,11 @@ from fewbit.model.view import ModelView
 _PIECE = 1 << 18
 
 
-def seconds_to_solve(view: ModelView, plan: Plan) -> float:
-    """An estimate: a piece of the largest weight of each scheme is solved, and its time is carried over to the rest."""
+def seconds_to_solve(view: ModelView, plan: Plan) -> float | None:
+    """An estimate; none for a model on the meta device, which has no weights.
+
+    A piece of the largest weight of each scheme is solved, and its time is carried over to the rest.
+    """
     total = 0.0
     groups: dict[tuple[object, str], list[WeightPlan]] = {}
     for w in plan.weights:
@@ -23,6 +26,8 @@ def seconds_to_solve(view: ModelView, plan: Plan) -> float:
     for members in groups.values():
         largest = max(members, key=lambda w: w.point.elements)
         weight = view.read(largest.point)
+        if weight.is_meta:
+            return None
         rows = max(1, min(weight.shape[0], _PIECE * weight.shape[0] // max(1, weight.numel())))
         piece = weight[:rows]
         block = tuple(min(b, s) for b, s in zip(largest.block, piece.shape))

@@ -9,7 +9,8 @@ from typing import Any
 
 from fewbit.data.findings import Progress
 from fewbit.engine.delivering import check_target, export
-from fewbit.engine.plan import Plan, make_plan
+from fewbit.engine.plan import Plan
+from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.engine.ratio import with_ratio
 from fewbit.engine.run import view_of
@@ -25,6 +26,7 @@ from fewbit.schemes.presets import preset as preset_config
 from fewbit.schemes.scope import IgnoredScope
 
 _TARGETS = ("torch",)
+_ADVANCED = ("batch_size", "exact")
 
 
 def quantize(
@@ -54,7 +56,7 @@ def quantize(
         fast_bias_correction: for graph backends; a module's biases stay as they are, and the record says so.
         model_type: not needed here: the structure of a module is found by running it.
         ignored_scope: layers that stay in float.
-        advanced_parameters: `batch_size`, and options of `freeze`.
+        advanced_parameters: `batch_size` of samples without a batch axis; `exact` kernels, as in `freeze`.
         output: a folder to export to; the path is then returned.
         progress: shows how far it is.
 
@@ -72,7 +74,14 @@ def quantize(
         raise UsageError(f"preset={preset!r} and mode={mode!r}", expected="one of the two")
     if target not in (None, *_TARGETS):
         raise UsageError(f"target {target!r} for a PyTorch module", expected=nearest(str(target), _TARGETS))
+    if model_type not in (None, "transformer"):
+        raise UsageError(f"model_type={model_type!r}", expected="'transformer', or None: it is found by running")
     options = dict(advanced_parameters or {})
+    unknown = [name for name in options if name not in _ADVANCED]
+    if unknown:
+        raise UsageError(
+            f"advanced_parameters has {', '.join(map(repr, unknown))}", expected=nearest(unknown[0], _ADVANCED)
+        )
     batch_size = options.pop("batch_size", 1)
     config = _config(preset or mode or "w8a8")
     model = _opened(model)
@@ -145,11 +154,13 @@ def plan(model: Any, *, preset: str | Config | None = None, config: Config | Non
     >>> plan(torch.nn.Sequential(torch.nn.Linear(64, 64)), preset="w4a16").bytes_before
     16640
     """
+    if preset is not None and config is not None:
+        raise UsageError("both preset and config were given", expected="one of the two")
     chosen = config if config is not None else _config(preset or "w8a8")
     view = view_of(_opened(model))
     made = make_plan(view, chosen)
-    if time:
-        made.facts["solve_seconds"] = seconds_to_solve(view, made)
+    if time and (seconds := seconds_to_solve(view, made)) is not None:
+        made.facts["solve_seconds"] = seconds
     return made
 
 

@@ -55,8 +55,9 @@ def output_steps(weight: QTensor) -> tuple[Tensor, Tensor | None]:
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """An activation as `[tokens, features]`."""
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    """An activation as `[tokens, features]`, its rows one after the other."""
+    # Not every kernel takes rows that lie apart, and a copy is cheap beside a product.
+    return (x if x.ndim == 2 else x.reshape(-1, x.shape[-1])).contiguous()
 
 
 def finish(out: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor | None = None) -> Tensor:

@@ -106,7 +106,7 @@ def _of_tensors(
         module = _module(model, path)
         if kinds[name] == "code":
             fits = name in parts or any(other in parts for other in _other_names(model, path, own, description))
-        elif path in description.quantizers:
+        elif _is_quantizer(model, path, description):
             fits = own in ("scale", "zero_point", "super_scale")
         else:
             fits = module is not None and own != "" and _takes(module, own, kinds[name])
@@ -119,6 +119,14 @@ def _takes(module: nn.Module, name: str, kind: str) -> bool:
         return module._parameters.get(name) is not None
     known = slots(module).get(name)
     return known[0] == kind if known is not None else not hasattr(module, name)
+
+
+def _is_quantizer(model: nn.Module, path: str, description: Description) -> bool:
+    """Whether a quantizer is described here, or under another path of the layer it belongs to."""
+    layer, _, name = path.rpartition(".")
+    return path in description.quantizers or any(
+        other in description.quantizers for other in _other_names(model, layer, name, description)
+    )
 
 
 def _other_names(model: nn.Module, path: str, own: str, description: Description) -> Iterator[str]:
