@@ -106,7 +106,7 @@ def _of_tensors(
         module = _module(model, path)
         if kinds[name] == "code":
             fits = name in parts or any(other in parts for other in _other_names(model, path, own, description))
-        elif _is_quantizer(model, path, description):
+        elif is_quantizer(model, path, description):
             fits = own in ("scale", "zero_point", "super_scale")
         else:
             fits = module is not None and own != "" and _takes(module, own, kinds[name])
@@ -121,7 +121,7 @@ def _takes(module: nn.Module, name: str, kind: str) -> bool:
     return known[0] == kind if known is not None else not hasattr(module, name)
 
 
-def _is_quantizer(model: nn.Module, path: str, description: Description) -> bool:
+def is_quantizer(model: nn.Module, path: str, description: Description) -> bool:
     """Whether a quantizer is described here, or under another path of the layer it belongs to."""
     layer, _, name = path.rpartition(".")
     return path in description.quantizers or any(

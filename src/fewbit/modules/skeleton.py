@@ -16,7 +16,7 @@ from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.description import Description, parts_of
 from fewbit.modules.fast_paths import close_fast_paths
 from fewbit.modules.kv_cache import CacheCodec, KeyValueCodecs, attach_cache
-from fewbit.modules.misfit import cache_place, refuse_misfit
+from fewbit.modules.misfit import cache_place, is_quantizer, refuse_misfit
 from fewbit.modules.quantized import Coded, make_quantized, set_weight
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
@@ -53,7 +53,7 @@ def rebuild(model: nn.Module, contents: Contents) -> nn.Module:
     parameters: dict[int, nn.Parameter] = {}
     for name, tensor in tensors.items():
         path, _, own = name.rpartition(".")
-        if contents.kinds[name] != "code" and path not in description.quantizers:
+        if contents.kinds[name] != "code" and not is_quantizer(model, path, description):
             _put_tensor(modules[path], own, tensor, contents.kinds[name], parameters)
     quantizers = {path: _quantizer(path, description, tensors) for path in description.quantizers}
     for path, quantizer in quantizers.items():
