@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fewbit.kernels._activations import encoder, not_int8
 from fewbit.kernels._base import Kernel as Base
-from fewbit.kernels._int4 import int4_few, int4_linear
+from fewbit.kernels._int4 import FEW, int4_few, int4_linear
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
 from fewbit.kernels._nibbles import ROWS, Cpu, Cuda, padded
 from fewbit.kernels._tracing import exporting
@@ -83,6 +84,8 @@ class Kernel(Base):
     def _product(self, rows: Tensor) -> Tensor:
         if exporting():
             out = int4_few(rows, self.weight, self.scales, self.group)
+        elif torch.compiler.is_compiling() and statically_known_true(rows.shape[0] <= FEW[rows.device.type]):
+            out = int4_few(rows, self.weight, self.scales, self.group)  # spares the dispatch of an operator in Python
         elif torch.compiler.is_compiling():
             out = torch.ops.fewbit.int4_linear(rows, self.weight, self.scales, self.group)
         else:

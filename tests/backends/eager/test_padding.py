@@ -4,6 +4,10 @@ import torch
 from torch import nn
 
 from fewbit.backends.eager.padding import Positions, masks_of
+from fewbit.backends.eager.view import EagerView
+from fewbit.model.ops import LINEAR
+from fewbit.model.points import Role
+from tiny_models import transformer
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 KEPT = [(0, 0), (0, 1), (1, 0)]
@@ -88,3 +92,18 @@ def test_a_tensor_changed_in_place_is_looked_at_again():
     positions.select(x, -1)
     x.add_(1)
     assert positions.select(x, -1)[0].eq(1).all()
+
+
+def test_an_encoders_mask_is_not_laid_over_a_decoder_of_the_same_length():
+    model = transformer("t5")
+    ids = torch.arange(2, 18).reshape(2, 8)
+    mask = torch.ones_like(ids)
+    mask[:, 3:] = 0
+    item = ((), {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids})
+    view = EagerView(model)
+    points = [p for p in view.points() if p.role is Role.input and p.op is LINEAR]
+    seen: dict[str, int] = {}
+    view.run([item], {p: lambda values, _, name=p.layer: seen.update({name: len(values)}) for p in points})
+    decoder = [count for name, count in seen.items() if name.startswith("decoder.")]
+    assert decoder and set(decoder) == {16}
+    assert any("decoder" in line for line in view.notes)

@@ -13,15 +13,23 @@ from fewbit.data.capturing.binding import Binder
 from fewbit.data.tree import flatten
 from fewbit.errors import UsageError
 
+_DECODER_TOKENS = ("decoder_input_ids", "labels")
+
 
 def masks_of(model: nn.Module, item: Item) -> list[Tensor]:
     """The masks among an item's arguments: bool `[batch, positions]`, true where there is a token, each once.
 
     By name: `…attention_mask` and `…padding_mask` are one where there is a token, torch's `…key_padding_mask` is true
-    (or -inf) where there is none. Masks with more axes say who may look at whom, not what is padding.
+    (or -inf) where there is none. Masks with more axes say who may look at whom, not what is padding. A decoder without
+    a mask of its own has no padding: its mask is all true, so that the encoder's is not taken for it.
     """
     found: list[Tensor] = []
-    for name, leaf in _named(model, item):
+    named = _named(model, item)
+    if not any(name == "decoder_attention_mask" and leaf is not None for name, leaf in named):
+        tokens = [leaf for name, leaf in named if name in _DECODER_TOKENS and isinstance(leaf, Tensor)]
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and tokens and tokens[0].ndim == 2:
+            found.append(torch.ones_like(tokens[0], dtype=torch.bool))
+    for name, leaf in named:
         if not isinstance(leaf, Tensor) or leaf.ndim != 2:
             continue
         if name.endswith("key_padding_mask"):
@@ -52,7 +60,7 @@ class Positions:
     """
 
     def __init__(self, masks: list[Tensor], *, position_first: bool = False):
-        self._masks = [mask for mask in masks if not bool(mask.all())]
+        self._masks = [] if all(bool(mask.all()) for mask in masks) else masks
         self._position_first = position_first
         self._last: tuple[Tensor, int, int, tuple[Tensor, bool]] | None = None
         self._rows: dict[tuple[int, bool], Tensor] = {}
