@@ -346,3 +346,14 @@ def test_inputs_may_lie_in_memory_as_they_like(preset, layout):
     frozen = quantizer.freeze(quantizer.quantize_model(nn.Sequential(nn.Linear(64, 64)).eval(), data))
     with torch.no_grad():
         assert torch.equal(frozen(x), frozen(x.contiguous()))
+
+
+@pytest.mark.parametrize("preset", ["w8a8_dynamic", "w8a16", "w4a16", "mxfp4"])
+def test_autocast_decides_the_dtype_as_for_float_layers(preset):
+    from fewbit import ModelQuantizer
+
+    quantizer = ModelQuantizer(preset)
+    frozen = quantizer.freeze(quantizer.quantize_model(nn.Sequential(nn.Linear(64, 64)).eval()))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert frozen(torch.randn(3, 64)).dtype is torch.bfloat16
+    assert frozen(torch.randn(3, 64)).dtype is torch.float32

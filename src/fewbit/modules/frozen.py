@@ -144,6 +144,8 @@ def device_of(layer: Any) -> torch.device:
 def run_frozen(layer: Any, *args: Any, **kwargs: Any) -> Tensor:
     """The forward of a frozen layer."""
     x = args[0] if args else next(iter(kwargs.values()))
+    if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
+        x = x.to(torch.get_autocast_dtype(x.device.type))  # as the operators it stands for would
     out: Tensor
     if torch.compiler.is_compiling():
         out = layer.kernel.run(layer, x)
