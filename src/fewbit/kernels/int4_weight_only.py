@@ -2,7 +2,7 @@
 """int4 weights: PyTorch's kernels with bfloat16 activations, on CPU and CUDA.
 
 The kernels take bfloat16 only. In a float32 model activations and outputs are rounded to it, which adds about a
-fiftieth of the error that four bits have already; `exact` refuses that. Activations that are quantized to eight bits
+thirtieth of the error that four bits have already; `exact` refuses that. Activations that are quantized to eight bits
 lose nothing: their codes are whole numbers that bfloat16 has, and their scales are applied afterwards.
 """
 

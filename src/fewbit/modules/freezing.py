@@ -22,7 +22,7 @@ def freeze(model: nn.Module, *, exact: bool = False) -> list[dict[str, Any]]:
     Args:
         model: with quantized layers, where it shall run: kernels belong to a device. exact: let no kernel compute
         less precisely than the layer's own forward. Without it int4 layers of float32 models
-            compute in bfloat16, which is several times faster and adds about a fiftieth of the error that int4 has.
+            compute in bfloat16, which is several times faster and adds about a thirtieth of the error that int4 has.
 
     Returns:
         A line a layer: `layer`, `kernel` (none where its own forward stays), `why` (what is worth knowing of the
