@@ -11,6 +11,7 @@ from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
 from fewbit.engine.run import execute, require_data, view_of
 from fewbit.errors import UsageError
+from fewbit.modules.freezing import freeze as freeze_modules
 from fewbit.record import Record
 from fewbit.schemes.config import Config
 from fewbit.schemes.presets import preset
@@ -95,18 +96,17 @@ class ModelQuantizer:
         native.fewbit_config = self.config
         return native
 
-    def freeze(self, model: Any, *, inplace: bool = False, **options: Any) -> Any:
+    def freeze(self, model: Any, *, inplace: bool = False, exact: bool = False) -> Any:
         """The model with the fastest kernel for each quantized layer, its weights in that kernel's own packing.
 
         Args:
             model: what `quantize_model` returned; it stays as it is unless `inplace`.
             inplace: change it instead.
-            options: as in `modules.freezing.freeze`.
+            exact: let no kernel compute less precisely than the model itself. Without it int4 layers of float32 models
+                compute in bfloat16, which is several times faster and adds little to the error that int4 has.
         """
-        from fewbit.modules.freezing import freeze as freeze_modules
-
         native = model if inplace else view_of(model).copy().native()
-        for line in freeze_modules(native, **options):
+        for line in freeze_modules(native, exact=exact):
             self.record.note("kernel", line.pop("why") or "", where=line.pop("layer"), **line)
         return native
 
