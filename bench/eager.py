@@ -169,7 +169,8 @@ plain rounding and in place, which is what the peers do (Quark does not pack its
 with torch.compile by default: *first* is the first call for a scheme in a process whose compiler cache was empty before
 the first scheme (so the first row carries the start of the compiler), *again* later calls in that process, *eager*
 QUARK_DISABLE_COMPILE=1. *✓* where Quark's time / ours ≥ 3. *Floor* is one plain float pass over the calibration set, in
-turns with the rest: no static scheme can be faster. On the five weight-only schemes Quark and torchao round by one formula and give the same
+turns with the rest: no static scheme can be faster. On the five weight-only schemes Quark and torchao round by one
+formula and give the same
 bits (compared by hash on MiniLM), so the two errors there are one opinion, not two."""
 
 
