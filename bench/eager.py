@@ -43,7 +43,7 @@ SCHEMES = {
 }
 TORCHAO = ("int8", "int4_g32", "int4_g128", "uint4_g32", "uint4_g128", "w8a8_dynamic")
 STATIC = ("w8a8", "fp8")
-TURNS = {"minilm": 5, "decoder": 3}
+TURNS = {"minilm": 3, "decoder": 3}
 MODELS = {
     "minilm": "MiniLM (37 linear layers, 10.8 M weights)",
     "decoder": "24-layer decoder (168 layers, 308 M weights)",
@@ -170,8 +170,7 @@ with torch.compile by default: *first* is the first call for a scheme in a proce
 the first scheme (so the first row carries the start of the compiler), *again* later calls in that process, *eager*
 QUARK_DISABLE_COMPILE=1. *✓* where Quark's time / ours ≥ 3. *Floor* is one plain float pass over the calibration set, in
 turns with the rest: no static scheme can be faster. On the five weight-only schemes Quark and torchao round by one
-formula and give the same
-bits (compared by hash on MiniLM), so the two errors there are one opinion, not two."""
+formula and give the same bits (compared by hash on MiniLM), so the two errors there are one opinion, not two."""
 
 
 def one_scheme(sides: dict[str, Side], model: str, scheme: str) -> dict[str, Any]:

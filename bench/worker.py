@@ -54,11 +54,16 @@ def error(frozen: nn.Module, model: str) -> dict[str, Any]:
         raise SystemExit(f"{SIDE} quantized other layers: {sorted(set(wanted) ^ set(found))[:5]}")
     plain_error = weighed_error = 0.0
     for name, layer in wanted.items():
-        weight, root = layer.weight.double(), squares(model)[name].sqrt()
-        difference = found[name].double() - weight
-        plain_error += (difference.norm() / weight.norm()).item()
-        weighed_error += ((difference * root).norm() / (weight * root).norm()).item()
+        weight, root = layer.weight, squares(model)[name].sqrt().float()
+        difference = found[name].float() - weight
+        plain_error += length(difference) / length(weight)
+        weighed_error += length(difference.mul_(root)) / length(weight * root)
     return {"error": plain_error, "weighed": weighed_error, "layers": len(found)}
+
+
+def length(values: torch.Tensor) -> float:
+    """The Euclidean norm, summed in float64."""
+    return torch.linalg.vector_norm(values, dtype=torch.float64).item()
 
 
 @cache
