@@ -62,10 +62,10 @@ def values(qtensor):
     elements = qtensor.dequantize(torch.float32).double() if not qtensor.grid.dtype.is_integer else codes.double()
     if not qtensor.grid.dtype.is_integer:
         return elements
-    parts = blocks.split(elements)
+    parts = blocks.lay(elements)
     if qparams.zero_point is not None:
-        parts = parts - blocks.spread(qparams.zero_point.double())
-    return blocks.join(parts * blocks.spread(qparams.step.double()))
+        parts = parts - blocks.over(qparams.zero_point.double())
+    return (parts * blocks.over(qparams.step.double())).reshape(qtensor.shape)
 
 
 def expected(layer, x):

@@ -49,18 +49,47 @@ def test_the_readmes_first_commands_are_the_two_of_the_makefile():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_the_readmes_commands_run(demo):
+@pytest.fixture(scope="module")
+def after_the_commands(demo):
+    """The folder after the README's commands: programs use what they leave."""
     commands = [line for block in blocks("bash") for line in block.splitlines() if line and not line.startswith(SET_UP)]
     assert len(commands) >= 6
     for command in commands:
         result = run(["bash", "-c", command], demo)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return demo
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_the_readmes_programs_run(demo, number):
-    result = run([sys.executable, "-c", blocks("python")[number]], demo)
+def test_the_readmes_commands_and_programs_run(after_the_commands, number):
+    result = run([sys.executable, "-c", blocks("python")[number]], after_the_commands)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_readme_counts_the_demos_presets():
+    from fewbit.cli import _classifier
+
+    words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    assert f"quantized {words[len(_classifier._PRESETS)]} ways" in README
+
+
+def test_the_readme_names_the_presets_that_need_data():
+    from torch import nn
+
+    from fewbit.engine.quantizer import ModelQuantizer
+    from fewbit.schemes.presets import PRESETS
+
+    sentence = re.search(r"Of the presets, (.*) need data", README).group(1)
+    found = {name for name in PRESETS if ModelQuantizer(name).plan(nn.Linear(256, 256)).static}
+    assert found == set(re.findall(r"`(\w+)`", sentence))
+
+
+def test_the_readme_names_every_extra():
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    install = README.partition("## Install")[2]
+    assert all(f"`{extra}`" in install for extra in extras if extra not in ("test", "bench"))
 
 
 @pytest.mark.parametrize("command", cli.commands())

@@ -123,6 +123,7 @@ def _load_module(path: Path, mtime_ns: int) -> ModuleType:
     return module
 
 
+@cache
 def _files(kind: str) -> dict[str, Path]:
     package = kinds().get(kind)
     if package is None:

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from fewbit.algorithms import rtn
 from fewbit.algorithms._base import Problem
+from fewbit.algorithms._error import errors
 from fewbit.errors import DataError, UsageError
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qtensor import QTensor
+from fewbit.numerics.scales import ScaleType
 from fewbit.observers._base import observer_class
+from fewbit.observers.min_max import MinMaxObserver
 
 GROUPS = Grid(Dtype.int4, QSchemeType.per_group, group_size=32)
 
@@ -105,8 +110,74 @@ def test_shapes_that_do_not_fit():
 
 
 def test_an_observer_without_a_range():
-    with pytest.raises(UsageError, match="says no range"):
-        rtn.solve(problem(normal(3, 64)), observer="moments")
+    with pytest.raises(UsageError, match="says no range") as error:
+        rtn.solve(problem(normal(3, 64), name="fc1.weight"), observer="moments")
+    assert error.value.where == "fc1.weight" and "min_max" in error.value.expected
+
+
+NVFP4 = Grid(Dtype.fp4, QSchemeType.per_group, group_size=16, scale_type=ScaleType.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("observer", ["mse", "entropy", "percentile", "min_max"])
+def test_ranges_are_searched_under_the_scale_that_is_kept(observer, monkeypatch):
+    """Tiles of very different sizes: each would take its own largest value for that of the whole weight."""
+    w = normal(12, 64) * torch.logspace(0, 3, 12)[:, None]
+    parameters = {"bins": 128, "candidates": 9} if observer in ("mse", "entropy") else {}
+    whole = rtn.qparams(problem(w, NVFP4), observer, parameters)
+    monkeypatch.setattr(rtn, "_BLOCKS", 4)  # a tile is one row
+    tiled = rtn.qparams(problem(w, NVFP4), observer, parameters)
+    assert torch.equal(tiled.super_scale, rtn.qparams(problem(w, NVFP4)).super_scale)
+    assert torch.equal(tiled.super_scale, whole.super_scale) and torch.equal(tiled.scale, whole.scale)
+
+
+def test_the_mse_of_many_tiles_is_nowhere_above_that_of_min_max(monkeypatch):
+    # Of 2^14 and more, so that scales of the first rows are among the few that e4m3 has near zero.
+    w = normal(16, 64) * torch.logspace(0, 4.3, 16)[:, None]
+    monkeypatch.setattr(rtn, "_BLOCKS", 8)
+    case = problem(w, NVFP4)
+    (searched,), (plain,) = errors(case, rtn.qparams(case, "mse"), rtn.qparams(case))
+    assert (searched <= 1.02 * plain).all()  # a histogram knows values up to a bin's width
+    assert searched.sum() < 0.97 * plain.sum()
+
+
+def test_no_observer_has_more_blocks_than_memory_for_their_histograms():
+    """On a device too; `meta` is one that every machine has."""
+    rows = []
+
+    @dataclass(kw_only=True, eq=False)
+    class Counting(MinMaxObserver):
+        name = "counting"
+
+        def measure(self, x):
+            rows.append(len(x))
+            return super().measure(x)
+
+    count = 100_000
+    found = rtn.qparams(Problem(torch.empty(count, 16, device="meta"), GROUPS, (1, 16)), Counting)
+    assert found.scale.shape == (count, 1) and sum(rows) == count and len(rows) > 1
+    assert max(rows) * 2051 * 8 < 300e6  # bytes of 2048 bins and three more
+
+
+@pytest.mark.parametrize("power", [-100, -30, 30, 120])
+def test_the_same_errors_at_any_magnitude(power):
+    """The square of 1e20 is no float32, nor is that of 1e-30."""
+    w, h = normal(4, 64), normal(1, 64, seed=1).square()
+    for grid in (GROUPS, GROUPS.replace(dtype=Dtype.int2, scale_type=ScaleType.float8_e8m0fnu)):
+        plain, scaled = (rtn.solve(problem(x, grid, importance=h)).facts for x in (w, w * 2.0**power))
+        assert plain == scaled
+
+
+def test_codes_are_judged_as_they_are():
+    """And not what their scales would make of the weight."""
+    w = normal(4, 64)
+    case = problem(w)
+    solved = rtn.solve(case).qtensor
+    other = QTensor.from_codes(solved.codes().roll(1, 0), solved.qparams)
+    same, moved, plain = errors(case, solved, other, solved.qparams)
+    assert torch.equal(same, plain)
+    by_hand = (other.dequantize() - w).square().reshape(8, 32).sum(1)
+    torch.testing.assert_close(moved[0], by_hand)
+    assert (moved > plain).all()
 
 
 def test_an_empty_weight():

@@ -464,3 +464,22 @@ def test_more_candidates_do_better():
         for count, refits in ((2, 0), (30, 3))
     )
     assert many < 0.99 * few
+
+
+@pytest.mark.parametrize("dtype", [Dtype.uint4, Dtype.fp4, Dtype.nf4], ids=lambda d: d.name)
+def test_full_range_says_nothing_to_types_without_a_code_more_on_one_side(dtype):
+    grid = Grid(dtype, QSchemeType.per_group, group_size=32)
+    plain, full = (scale_search.solve(problem(heavy(16, 64), g)) for g in (grid, grid.replace(full_range=True)))
+    assert (full.qtensor.scale > 0).all() and torch.equal(full.qtensor.scale, plain.qtensor.scale)
+    assert torch.equal(full.qtensor.packed, plain.qtensor.packed)
+
+
+def test_the_largest_floats_are_searched_and_come_out_as_numbers():
+    """Of int2's candidates one would have a lowest code of -2 * 2^127."""
+    w = heavy(16, 64)
+    w /= w.abs().max()
+    for kind in (ScaleType.float32, ScaleType.float8_e8m0fnu, ScaleType.pof2):
+        grid = Grid(Dtype.int2, QSchemeType.per_group, group_size=32, scale_type=kind)
+        plain, large, largest = (scale_search.solve(problem(w * size, grid)) for size in (1.0, 2.0**120, 3e38))
+        assert large.facts == plain.facts and large.facts["error"] < large.facts["error_rtn"]
+        assert largest.qtensor.dequantize().isfinite().all() and 0 < largest.facts["error"] < 1

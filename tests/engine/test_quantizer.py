@@ -14,6 +14,7 @@ from fewbit import (
     Config,
     DataError,
     Dataset,
+    IgnoredScope,
     ModelQuantizer,
     QuantizationConfig,
     QuantizationSpec,
@@ -24,6 +25,7 @@ from fewbit import (
 )
 from fewbit.modules.quantized import is_quantized
 from fewbit.schemes.presets import preset
+from fewbit.schemes.scope import Subgraph
 from small_models import distance, images, mixed, opt, token_ids
 
 
@@ -65,7 +67,7 @@ def test_a_nan_is_named_with_layer_and_item():
     inputs[3][0, 1, 2, 2] = float("nan")
     with pytest.raises(DataError) as caught:
         ModelQuantizer("w8a8").quantize_model(mixed(), inputs)
-    assert "conv:input" in str(caught.value) and "3" in str(caught.value)
+    assert "conv:input from item 3 on" in str(caught.value)
 
 
 def test_nothing_of_the_callers_is_changed():
@@ -137,11 +139,19 @@ def test_quantize_and_compress_weights_are_the_same_engine():
 
 
 def test_ratio_moves_the_sensitive_layers_to_eight_bits():
-    model = opt()
-    whole = compress_weights(model, mode="int4_sym", group_size=32, ratio=1.0)
-    half = compress_weights(model, mode="int4_sym", group_size=32, ratio=0.5)
-    bits = lambda m: [c.grid.dtype.bits for l in m.modules() if is_quantized(l) for c in l.coded.values()]  # noqa: E731, E741
-    assert bits(whole).count(4) > bits(half).count(4) > 0
+    model = opt(layers=1)
+    narrow = compress_weights(model, mode="int4_sym", group_size=32)
+    four = {n: m for n, m in narrow.named_modules() if is_quantized(m) and m.coded["weight"].grid.dtype.bits == 4}
+    lost = {n: distance(m.weight, model.get_submodule(n).weight) for n, m in four.items()}
+    size = {n: m.weight.numel() for n, m in four.items()}
+    for ratio in (0.0, 0.4, 0.8, 1.0):
+        mixed_bits = compress_weights(model, mode="int4_sym", group_size=32, ratio=ratio)
+        stay = [n for n in four if mixed_bits.get_submodule(n).coded["weight"].grid.dtype.bits == 4]
+        assert sum(size[n] for n in stay) <= ratio * sum(size.values()) + 1e-6
+        # No layer that stayed narrow loses more than one that was moved.
+        moved = [lost[n] for n in four if n not in stay]
+        assert not stay or not moved or max(lost[n] for n in stay) <= min(moved) * 1.05
+    assert len(stay) == len(four)
 
 
 def test_a_plan_says_what_will_happen_before_data_is_read():
@@ -159,6 +169,74 @@ def test_a_name_that_matches_nothing_is_refused():
     config = Config(global_quant_config=preset("w4a16").global_quant_config, layer_quant_config=layer)
     with pytest.raises(UsageError, match="fc9"):
         ModelQuantizer(config).quantize_model(opt())
+
+
+def test_names_of_layers_without_weights_to_quantize_can_be_excluded_and_not_quantized():
+    kept = compress_weights(opt(), ignored_scope=IgnoredScope(names=["lm_head"], types=["LayerNorm"]))
+    assert not is_quantized(kept.lm_head) and is_quantized(kept.model.decoder.layers[0].fc1)
+    norm = "*.final_layer_norm"
+    config = Config(preset("w4a16").global_quant_config, exclude=[norm], layer_quant_config={"*_norm": "float"})
+    assert is_quantized(ModelQuantizer(config).quantize_model(opt()).model.decoder.layers[0].fc1)
+    config = Config(layer_quant_config={norm: preset("w4a16").global_quant_config})
+    with pytest.raises(UsageError, match="nothing to quantize"):
+        ModelQuantizer(config).plan(opt())
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_module_that_is_used_twice_answers_to_both_names(name):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = self.second = nn.Linear(8, 8)
+            self.third = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.third(self.second(self.first(x)))
+
+    kept = ModelQuantizer(Config(preset("w8a16").global_quant_config, exclude=[name])).quantize_model(Twice().eval())
+    assert not is_quantized(kept.first) and kept.second is kept.first and is_quantized(kept.third)
+    config = Config(layer_quant_config={name: preset("w8a16").global_quant_config})
+    assert is_quantized(ModelQuantizer(config).quantize_model(Twice().eval()).first)
+
+
+def test_a_subgraph_is_refused_where_there_is_no_graph():
+    scope = IgnoredScope(subgraphs=[Subgraph(inputs=["conv"], outputs=["first"])])
+    with pytest.raises(UsageError, match="graph"):
+        compress_weights(mixed(), ignored_scope=scope)
+
+
+def test_plan_and_record_name_activations_without_a_weight():
+    cache = QuantizationSpec("int8", qscheme="per_token", is_dynamic=True)
+    int8 = QuantizationSpec("int8", is_dynamic=True)
+    config = Config(QuantizationConfig(output_tensors=int8), kv_cache_quant_config=cache)
+    quantizer = ModelQuantizer(config)
+    text = quantizer.plan(opt()).text()
+    assert "self_attn:key" in text and "fc{1-2}:output" in text and "int8 sym per token dynamic" in text
+    quantizer.quantize_model(opt())
+    noted = {line["where"] for line in quantizer.record.lines if line["what"] == "activation"}
+    assert {"model.decoder.layers.0.self_attn:key", "model.decoder.layers.1.fc2:output"} <= noted
+
+
+def test_the_smallest_scale_of_a_cache_keeps_its_sign():
+    spec = QuantizationSpec("int8", qscheme="per_tensor", is_dynamic=False, full_range=True)
+    for least in (0.0, 0.5):
+        config = Config(kv_cache_quant_config=spec, min_kv_scale=least)
+        quantized = ModelQuantizer(config).quantize_model(opt(), [{"input_ids": token_ids(2)}])
+        scales = torch.cat([c.value.quantizer.scale for c in quantized.fewbit_cache.values()])
+        assert (scales.abs() >= max(least, 1e-8)).all()
+    dynamic = QuantizationSpec("int8", qscheme="per_token", is_dynamic=True)
+    with pytest.raises(UsageError, match="min_kv_scale"):
+        ModelQuantizer(Config(kv_cache_quant_config=dynamic, min_kv_scale=0.1)).plan(opt())
+
+
+def test_the_record_says_nothing_of_a_judge_where_nothing_is_judged():
+    quantizer = ModelQuantizer(
+        specs(weight=QuantizationSpec("int8", algorithm="rtn"), input_tensors=QuantizationSpec("int8"))
+    )
+    quantizer.quantize_model(mixed(), images(2))
+    assert not any(line["what"] == "no-held-out" for line in quantizer.record.lines)
+    ModelQuantizer.quantize_model(quantizer := ModelQuantizer("w8a8"), mixed(), images(2))
+    assert any(line["what"] == "no-held-out" for line in quantizer.record.lines)
 
 
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])

@@ -28,6 +28,9 @@ GRIDS = [
     Grid(Dtype.fp8_e4m3, QSchemeType.per_token),
     Grid(Dtype.fp4, QSchemeType.per_group, group_size=32, scale_type=ScaleType.float8_e8m0fnu),
     Grid(Dtype.int16, QSchemeType.per_token),
+    Grid(Dtype.uint8, QSchemeType.per_token, symmetric=False, float_zero=True),
+    Grid(Dtype.uint4, QSchemeType.per_group, group_size=8, symmetric=False, float_zero=True),
+    Grid(Dtype.int5, QSchemeType.per_token, symmetric=False, float_zero=True, scale_type=ScaleType.bfloat16),
 ]
 
 
@@ -57,8 +60,9 @@ def tokens(rows: int = 2, length: int = 7) -> torch.Tensor:
 
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda g: f"{g.dtype.name}-{g.granularity.value}")
 @pytest.mark.parametrize("features", [16, 33])
-def test_records_decode_to_what_the_grid_means(grid, features):
-    x = torch.randn(2, 3, 5, features, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("away", [0, 40], ids=["around zero", "away from zero"])
+def test_records_decode_to_what_the_grid_means(grid, features, away):
+    x = torch.randn(2, 3, 5, features, generator=torch.Generator().manual_seed(0)) + away
     codec = CacheCodec(ActivationQuantizer(grid))
     records = codec.encode(x)
     assert records.dtype is torch.uint8 and records.shape[:-1] == x.shape[:-1]
@@ -66,6 +70,8 @@ def test_records_decode_to_what_the_grid_means(grid, features):
     assert torch.equal(found, fake_quantize(x, codec.quantizer.qparams(x)))
     one_by_one = torch.cat([codec.encode(x[:, :, i : i + 1]) for i in range(5)], dim=2)
     assert torch.equal(one_by_one, records)  # a token's record does not depend on its neighbours
+    # One token of one head lies at any address, where numbers of several bytes may not begin.
+    assert torch.equal(codec.decode(records[1:, 1:2, 3:4], features, torch.float32), found[1:, 1:2, 3:4])
 
 
 def test_fixed_scales_are_not_repeated_in_every_record():

@@ -5,11 +5,12 @@ import math
 
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.qparams import from_range
+from numerics.cutting import own
 
 
 def pin(x, grid, block=None):
     block = grid.weight_block(tuple(x.shape)) if block is None else block
     blocks = Blocks(tuple(x.shape), block)
-    rows, valid = blocks.rows(x.float()), blocks.valid()
-    low, high = (rows, rows) if valid is None else (rows.where(valid, math.inf), rows.where(valid, -math.inf))
+    rows, inside = blocks.rows(x.float()), own(blocks)
+    low, high = rows.where(inside, math.inf), rows.where(inside, -math.inf)
     return from_range(low.amin(1).reshape(blocks.counts), high.amax(1).reshape(blocks.counts), grid, block)

@@ -136,3 +136,11 @@ def test_activation_blocks(fields, features, dynamic, block):
 def test_replace_leaves_the_grid_alone():
     grid = Grid(Dtype.int8)
     assert grid.replace(dtype=Dtype.int4).dtype is Dtype.int4 and grid.dtype is Dtype.int8
+
+
+def test_only_symmetric_signed_integers_carry_their_sign_in_the_scale():
+    signed = {dtype for dtype in Dtype if Grid(dtype, full_range=True).signed_scale}
+    assert signed == {dtype for dtype in Dtype if dtype.name.startswith("int")}
+    assert not Grid(Dtype.int4, full_range=True, symmetric=False).signed_scale and not Grid(Dtype.int4).signed_scale
+    with pytest.raises(UsageError, match="full_range"):
+        Grid(Dtype.int4, full_range=True, scale_type=ScaleType.pof2)

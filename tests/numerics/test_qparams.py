@@ -138,6 +138,31 @@ def test_ranges_whose_width_overflows_float32_are_cut_at_two_to_the_127():
         assert fake_quantize(torch.tensor([-FLOAT32_MAX, FLOAT32_MAX]), wide).isfinite().all()
 
 
+@pytest.mark.parametrize("mode", list(ScaleMode))
+@pytest.mark.parametrize("kind", list(ScaleType), ids=lambda k: k.name)
+def test_the_largest_floats_come_out_as_numbers(kind, mode):
+    """The lowest code of int2 is twice the highest: with a scale of 2^127 it would be infinite."""
+    ends = [(-3e38, 3e38), (1e38, 3e38), (-FLOAT32_MAX, -1e38), (-1e38, 3e38), (-3e38, 1e38)]
+    for dtype in Dtype:
+        for symmetric, full in ((True, False), (False, False), (True, has_sign(kind))):
+            grid = Grid(dtype, symmetric=symmetric, full_range=full, scale_type=kind, scale_mode=mode)
+            for low, high in ends:
+                assert fake_quantize(torch.tensor([low, high]), pinned(low, high, grid, (2,))).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", list(ScaleType), ids=lambda k: k.name)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_nan_in_a_block_comes_out_as_nan(kind, symmetric):
+    """Activations whose scales are found in each call meet them first here."""
+    x = torch.tensor([[1.0, math.nan, -2.0], [1.0, 0.5, -2.0]])
+    for dtype in Dtype:
+        grid = Grid(dtype, symmetric=symmetric, scale_type=kind)
+        qparams = from_range(x.amin(1, keepdim=True), x.amax(1, keepdim=True), grid, (1, 3))
+        values, kept = fake_quantize(x, qparams), QTensor.encode(x, qparams).dequantize()
+        assert values[0].isnan().any() and torch.equal(values.isnan(), kept.isnan())
+        assert grid.two_level or values[1].isfinite().all()
+
+
 def test_scales_that_float16_cannot_hold_saturate_and_clip():
     qparams = pinned(-1e9, 1e9, Grid(Dtype.int8, scale_type=ScaleType.float16), (3,))
     assert qparams.scale.item() == 65504

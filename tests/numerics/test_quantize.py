@@ -219,9 +219,8 @@ def test_power_of_two_scales_are_honoured_at_every_granularity():
         for symmetric in (True, False):
             qparams = pin(x, Grid(Dtype.int8, symmetric=symmetric, scale_type=ScaleType.pof2), block)
             assert torch.equal(qparams.scale.log2(), qparams.scale.log2().round())
-            steps = Blocks((8, 48), block).join(
-                Blocks((8, 48), block).split(fake_quantize(x, qparams)) / Blocks((8, 48), block).spread(qparams.scale)
-            )
+            blocks = Blocks((8, 48), block)
+            steps = blocks.lay(fake_quantize(x, qparams)) / blocks.over(qparams.scale)
             assert torch.equal(steps, steps.round())
 
 

@@ -71,6 +71,21 @@ def test_extremes_stay_usable(kind):
     assert (smallest, largest) == ends[kind.name]
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_nan_stays_nan_in_every_type_and_in_its_bytes(kind):
+    """As a number it would turn a block that holds one into zeros, without a word."""
+    given = torch.tensor([math.nan, -math.nan, 1.0])
+    rounded = round_scale(given, kind)
+    assert rounded.isnan().tolist() == [True, True, False]
+    assert load_scale(store_scale(rounded, kind), kind).isnan().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("mode", list(ScaleMode))
+def test_the_shared_exponent_of_nan_is_nan(mode):
+    for dtype in Dtype:
+        assert power_from_maximum(torch.tensor([math.nan, 1.0]), dtype, mode).isnan().tolist() == [True, False]
+
+
 @given(st.lists(SIZES, min_size=1, max_size=30))
 def test_small_float_scales_are_the_nearest_there_are(sizes):
     scales = torch.tensor(sizes)

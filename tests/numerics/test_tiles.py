@@ -16,6 +16,7 @@ from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.quantize import dequantize, fake_quantize, quantize
 from fewbit.numerics.rounding import RoundType
 from fewbit.numerics.scales import ScaleType
+from numerics.cutting import joined
 from numerics.pinning import pin
 
 SIDES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 10)), min_size=1, max_size=4)
@@ -39,11 +40,11 @@ def test_pieces_cover_the_tensor_and_their_blocks_keep_their_scales(sides):
             assert (seen[here] == -1).all()
             assert blocks.counts[0] > 1 or block[0] == piece.shape[0]  # nothing to pad
             ones = piece.split(torch.ones(piece.shape, dtype=torch.long))
-            seen[here] = piece.join(ones * piece.spread(owner[there]))
+            seen[here] = joined(piece, ones * piece.spread(owner[there]))
     finally:
         tiles.TILE = original
     whole = blocks.split(torch.ones(blocks.shape, dtype=torch.long))
-    assert torch.equal(seen, blocks.join(whole * blocks.spread(owner)))
+    assert torch.equal(seen, joined(blocks, whole * blocks.spread(owner)))
 
 
 GRIDS = [

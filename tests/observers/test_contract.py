@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every observer the registry lists keeps the promises of `observers/_base.py`, for every type and granularity."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -15,8 +17,8 @@ from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import from_range
 from fewbit.numerics.quantize import fake_quantize
-from fewbit.observers._base import RangeObserver, observer_class
-from fewbit.observers._layout import activation_rows, weight_rows
+from fewbit.observers._base import RangeObserver, observer_class, range_observers
+from fewbit.observers._layout import activation_rows
 
 NAMES = registry.names("observers")
 RANGES = [name for name in NAMES if issubclass(observer_class(name), RangeObserver)]
@@ -38,6 +40,15 @@ def activation(positions: int = 30, features: int = 20, seed: int = 0) -> torch.
     return x
 
 
+def weight_rows(x: torch.Tensor, block: tuple[int, ...]) -> torch.Tensor:
+    """One row a block; one that is cut short repeats its own values."""
+    rows = []
+    for index in np.ndindex(*Blocks(tuple(x.shape), block).counts):
+        own = x[tuple(slice(i * width, (i + 1) * width) for i, width in zip(index, block))].flatten()
+        rows.append(own.repeat(int(np.prod(block)))[: int(np.prod(block))])
+    return torch.stack(rows)
+
+
 def observed(name: str, parts: list[torch.Tensor], **parameters: object) -> object:
     observer = observer_class(name)(**parameters)
     for part in parts:
@@ -57,7 +68,7 @@ def assert_same_state(found: dict, wanted: dict) -> None:
 
 def test_the_registry_lists_the_observers():
     assert {"min_max", "moving_average", "histogram", "percentile", "mse", "entropy", "moments"} <= set(NAMES)
-    assert set(RANGES) == set(NAMES) - {"moments"}
+    assert set(RANGES) == set(NAMES) - {"moments"} and range_observers() == RANGES
 
 
 @pytest.mark.parametrize("granularity", QSchemeType)
@@ -82,11 +93,11 @@ class TestStatistics:
         left.merge(middle)
         assert_same_state(left.state(), wanted)
 
-    def test_the_order_matters_only_where_it_is_said_to(self, name, granularity):
+    def test_the_order_matters_only_to_averages_that_forget(self, name, granularity):
         parts = self.parts(granularity)
         forth, back = observed(name, parts).state(), observed(name, parts[::-1]).state()
         whole = observed(name, [torch.cat(parts, 1).flip(1)]).state()
-        if observer_class(name).ordered:
+        if name == "moving_average":
             with pytest.raises(AssertionError):
                 assert_same_state(back, forth)
         else:
@@ -145,12 +156,23 @@ class TestStatistics:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestMisuse:
+    def test_a_parameter_of_another_type(self, name):
+        """Refused when the observer is made, not when the data was read."""
+        for parameter, default in observer_class(name)().parameters.items():
+            whole = isinstance(default, int)
+            for value in (str(default), True, None, [default], *((default + 0.5,) if whole else ())):
+                with pytest.raises(UsageError, match=f"{parameter}=") as error:
+                    observer_class(name)(**{parameter: value})
+                assert error.value.where == parameter and str(default) in error.value.expected
+            fine = np.int64(default) if whole else np.float64(default)
+            assert observer_class(name)(**{parameter: fine}).parameters[parameter] == default
+
     def test_nothing_seen(self, name):
         observer = observer_class(name)()
         observer.observe(torch.empty(4, 0))
         assert observer.empty and observer.state() == {}
         with pytest.raises(UsageError, match="has seen nothing"):
-            observer.range(Grid(Dtype.int8)) if name in RANGES else observer.mean
+            observer.range(Grid(Dtype.int8)) if name in RANGES else observer.mean_square
 
     def test_not_rows(self, name):
         with pytest.raises(UsageError, match=r"of shape \[3\]"):
@@ -175,6 +197,23 @@ class TestMisuse:
             observer_class(name)().merge(observer_class(other)())
 
 
+def test_parameters_of_somebodys_own_observer():
+    """Only what has a plain default can be held against it."""
+
+    @dataclass(kw_only=True, eq=False)
+    class Own(observer_class("min_max")):
+        name = "own"
+        share: float = 0.5
+        limit: float | None = None
+        quick: bool = False
+
+    assert Own(share=1, limit=3, quick=True).parameters == {"share": 1, "limit": 3, "quick": True}
+    assert Own(limit=True).limit is True
+    for wrong in ({"share": "1"}, {"quick": 1}, {"share": False}):
+        with pytest.raises(UsageError, match="observer 'own'"):
+            Own(**wrong)
+
+
 def test_merging_other_parameters():
     with pytest.raises(UsageError, match="bins=64"):
         observer_class("mse")(bins=64).merge(observer_class("mse")(bins=128))
@@ -192,7 +231,8 @@ def test_ranges_make_usable_scales(name, dtype, granularity):
         if symmetric:
             rows, block = activation_rows(x, grid), grid.activation_block((12, 10), dynamic=False)
         else:
-            rows, block = weight_rows(x, grid), grid.weight_block((12, 10))
+            block = grid.weight_block((12, 10))
+            rows = weight_rows(x, block)
         low, high = observed(name, [rows], **few).range(grid)
         assert low.dtype == high.dtype == torch.float32 and low.shape == high.shape == (len(rows),)
         assert bool((low <= high).all())

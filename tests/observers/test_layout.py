@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from fewbit.numerics.blocks import Blocks, QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
-from fewbit.observers._layout import activation_rows, weight_rows
+from fewbit.observers._layout import activation_rows
+from numerics.cutting import own
 
 
-def grid(granularity: QSchemeType, group_size: int = 4, axis: int = 0) -> Grid:
-    return Grid(Dtype.int8, granularity, axis=axis, group_size=group_size, block_size=(3, 4))
+def grid(granularity: QSchemeType, group_size: int = 4) -> Grid:
+    return Grid(Dtype.int8, granularity, group_size=group_size, block_size=(3, 4))
 
 
 def test_activation_rows_by_granularity():
@@ -37,34 +38,11 @@ def test_one_row_for_each_scale_and_no_value_invented(positions, features, group
     assert len(rows) == torch.Size(blocks.counts).numel()
     assert set(rows.flatten().tolist()) == set(x.flatten().tolist())
     if positions:
-        wanted = blocks.rows(x)
-        valid = blocks.valid()
-        for index, row in enumerate(rows):
-            own = wanted[index] if valid is None else wanted[index][valid[index]]
-            assert set(row.tolist()) == set(own.tolist())
-
-
-@given(
-    shape=st.lists(st.integers(1, 7), min_size=1, max_size=4),
-    stack=st.integers(0, 1),
-    axis=st.integers(0, 1),
-    granularity=st.sampled_from(QSchemeType),
-)
-def test_weight_rows_follow_the_scales(shape, stack, axis, granularity):
-    stack = min(stack, len(shape) - 1)
-    made = grid(granularity, 3, axis=min(axis, len(shape) - stack - 1))
-    weight = torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape)
-    rows = weight_rows(weight, made, stack)
-    blocks = Blocks(tuple(shape), made.weight_block(tuple(shape), stack))
-    wanted, valid = blocks.rows(weight), blocks.valid()
-    assert rows.shape == wanted.shape
-    for index, row in enumerate(rows):
-        own = wanted[index] if valid is None else wanted[index][valid[index]]
-        assert set(row.tolist()) == set(own.tolist())
+        for row, wanted, inside in zip(rows, blocks.rows(x), own(blocks), strict=True):
+            assert set(row.tolist()) == set(wanted[inside].tolist())
 
 
 @pytest.mark.parametrize("granularity", [QSchemeType.per_tensor, QSchemeType.per_channel])
 def test_nothing_is_copied_where_a_view_will_do(granularity):
     x = torch.randn(8, 4)
     assert activation_rows(x, grid(granularity)).data_ptr() == x.data_ptr()
-    assert weight_rows(x, grid(granularity)).data_ptr() == x.data_ptr()

@@ -2,7 +2,7 @@
 import torch
 
 import fewbit
-from fewbit.numerics.blocks import QSchemeType
+from fewbit.numerics.blocks import Blocks, QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import from_range
@@ -51,9 +51,7 @@ def test_public_names_stand_for_members():
 
 def test_a_name_that_says_per_channel_observes_groups():
     """The seed pairs PerChannelMinMaxObserver with per_group: the scheme's granularity counts."""
-    from fewbit.observers._layout import weight_rows
-
     grid = Grid(Dtype.int4, QSchemeType.per_group, axis=0, group_size=2)
     observer = fewbit.PerChannelMinMaxObserver()
-    observer.observe(weight_rows(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), grid))
+    observer.observe(Blocks((1, 4), grid.weight_block((1, 4))).rows(torch.tensor([[1.0, 2.0, 3.0, 4.0]])))
     assert [end.tolist() for end in observer.range(grid)] == [[1.0, 3.0], [2.0, 4.0]]

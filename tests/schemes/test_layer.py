@@ -80,12 +80,24 @@ def test_all_faults_come_at_once():
     assert text.startswith("3 faults") and "3. QuantizationConfig.input_tensors.dtype" in text
 
 
-def test_what_is_fine_in_one_place_may_be_so_in_that_alone():
-    QuantizationConfig(bias=QuantizationSpec("int32"), weight=QuantizationSpec("nf4", group_size=64))
-    QuantizationConfig(input_tensors=QuantizationSpec("int8", group_size=32, is_dynamic=False))
-    QuantizationConfig(input_tensors=QuantizationSpec("mxfp4", ch_axis=-1, is_dynamic=True))
-    QuantizationConfig(weight=QuantizationSpec("int8", "histogram", is_dynamic=True))
-    QuantizationConfig(weight=QuantizationSpec("int8", ch_axis=-1))
+@pytest.mark.parametrize(
+    ("spec", "right", "wrong"),
+    [
+        (QuantizationSpec("int32"), ["bias"], ["weight", "input_tensors", "output_tensors"]),
+        (QuantizationSpec("nf4", group_size=64), ["weight", "bias"], ["input_tensors", "output_tensors"]),
+        (QuantizationSpec("int8", group_size=32, is_dynamic=False), ["input_tensors", "weight"], []),
+        (QuantizationSpec("mxfp4", ch_axis=-1, is_dynamic=True), ["input_tensors"], ["weight"]),
+        (QuantizationSpec("int8", "histogram", is_dynamic=True), ["weight"], ["input_tensors"]),
+        (QuantizationSpec("int8", ch_axis=-1), ["weight"], []),
+    ],
+)
+def test_what_is_fine_in_one_place_may_be_so_in_that_alone(spec, right, wrong):
+    for slot in right:
+        config = QuantizationConfig(**{slot: spec})
+        assert getattr(config, slot) == spec and config.faults() == [] and config.complete() is not None
+    for slot in wrong:
+        with pytest.raises(UsageError):
+            QuantizationConfig(**{slot: spec})
 
 
 def test_quarks_list_of_a_spec_and_the_spec_of_its_scales():

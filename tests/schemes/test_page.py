@@ -9,6 +9,7 @@ import pytest
 
 from fewbit import QuantizationSpec
 from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.dtypes import Dtype
 from fewbit.schemes.formats import FORMATS
 from fewbit.schemes.modes import MODES
 from fewbit.schemes.presets import PRESETS
@@ -62,6 +63,12 @@ def test_the_shapes_of_scales_are_as_shown(row):
     assert Blocks((64, 128), spec.grid().weight_block((64, 128))).counts == shown
 
 
-def test_the_program_runs():
-    for program in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(program, "docs/schemes.md", "exec"), {})  # noqa: S102
+def test_the_program_does_what_the_page_says_of_it(capsys):
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    left = {}
+    exec(compile(program, "docs/schemes.md", "exec"), left)  # noqa: S102
+    assert capsys.readouterr().out == 'layer_quant_config["*.fc1"] over global_quant_config\n'
+    layer = left["config"].resolve("layers.0.fc1", ["Linear"]).quantization
+    assert (layer.weight.dtype, layer.weight.group_size) == (Dtype.int4, 32)
+    assert layer.input_tensors.is_dynamic
+    assert left["config"].resolve("lm_head", ["Linear"]).quantization is None

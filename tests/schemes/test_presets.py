@@ -31,13 +31,15 @@ def test_presets_are_plain_data_and_whole(name):
 def test_every_presets_weight_can_be_coded(name):
     weight = torch.randn(8, 256, generator=torch.Generator().manual_seed(0))
     spec = resolved(name).weight
-    if spec.is_cast:
-        return
     grid = spec.grid()
     blocks = Blocks((8, 256), grid.weight_block((8, 256)))
     rows = blocks.rows(weight)
     qparams = from_range(rows.amin(1).reshape(blocks.counts), rows.amax(1).reshape(blocks.counts), grid, blocks.block)
     coded = QTensor.encode(weight, qparams)
+    if spec.is_cast:
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
+        assert coded.scale.flatten().unique().tolist() == [1.0]
+        assert torch.equal(coded.packed, weight.to(kind)) and torch.equal(coded.dequantize(), weight.to(kind).float())
     error = (coded.dequantize() - weight).square().mean() / weight.square().mean()
     # Four bits and more lose little of a normal weight; three and two lose more, and less than everything.
     assert error < {2: 0.2, 3: 0.06, 4: 0.03}.get(grid.dtype.bits, 0.005)
@@ -75,6 +77,8 @@ def test_changes():
     assert resolved("w4a16", group_size=64).weight.group_size == 64
     assert resolved("w4a16", group_size=-1).weight.group_size == -1
     assert resolved("w4a16", qscheme="per_channel").weight.group_size is None
+    assert resolved("w4a16", dtype="mxfp4").weight == resolved("mxfp4").weight
+    assert resolved("w4a16_asym", weight={"dtype": "nvfp4"}).weight == resolved("nvfp4").weight
     assert preset("w4a16").global_quant_config.weight.group_size == 128, "the data stays what it is"
     assert resolved("w8a8", input_tensors={"observer_cls": "percentile"}).input_tensors.observer == "percentile"
     assert resolved("w8a8", input_tensors="float").input_tensors is None
@@ -85,6 +89,15 @@ def test_changes():
     )
     assert config.exclude == ("lm_head",) and config.resolve("a.fc1", []).quantization is None
     assert config.kv_cache("x").dtype is Dtype.fp8_e4m3
+
+
+def test_an_entry_that_names_a_block_format_gets_its_groups():
+    entries = {"*.fc1": {"weight": {"dtype": "mxfp4"}}, "*.fc2": {"weight": {"dtype": "nvfp4", "group_size": 32}}}
+    config = preset("w4a16", layer_quant_config=entries)
+    one, two, rest = (config.resolve(name, ["Linear"]).quantization.weight for name in ("a.fc1", "a.fc2", "a.out"))
+    assert one.grid() == QuantizationSpec("mxfp4").grid() and one.group_size == 32
+    assert two.grid() == QuantizationSpec("nvfp4", group_size=32).grid()
+    assert rest.group_size == 128
 
 
 def test_what_does_not_exist_is_said_with_the_nearest():

@@ -66,10 +66,26 @@ def test_subgraphs_are_all_that_lies_on_a_path():
 def test_a_subgraph_that_is_not_there_is_an_error(inputs, outputs):
     scope = IgnoredScope(subgraphs=[{"inputs": inputs, "outputs": outputs}])
     layers = {name: ["Linear"] for name in "abcdxy"}
-    for edges in (EDGES, None):
-        with pytest.raises(UsageError, match="matches nothing"):
-            scope.select(layers, edges)
+    with pytest.raises(UsageError, match="matches nothing"):
+        scope.select(layers, EDGES)
     assert dataclasses.replace(scope, validate=False).select(layers, EDGES) == ()
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_subgraphs_need_a_graph(validate):
+    """Not the path is at fault, and leaving the layers between out of the scope would be silent."""
+    scope = IgnoredScope(names=["a"], subgraphs=[{"inputs": ["b"], "outputs": ["d"]}], validate=validate)
+    with pytest.raises(UsageError, match="no graph") as error:
+        scope.select({name: ["Linear"] for name in "abcd"})
+    assert error.value.where == "IgnoredScope.subgraphs" and "names" in error.value.expected
+    assert scope.select({name: ["Linear"] for name in "abcd"}, EDGES) == ("a", "b", "c", "d")
+
+
+def test_nothing_and_one_thing_alone():
+    assert IgnoredScope(names=None, patterns=None, types=None, subgraphs=None) == IgnoredScope()
+    part = {"inputs": ["b"], "outputs": ["d"]}
+    assert IgnoredScope(subgraphs=part) == IgnoredScope(subgraphs=Subgraph(("b",), ("d",)))
+    assert IgnoredScope(subgraphs=part) == IgnoredScope(subgraphs=[part])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +93,9 @@ def test_a_subgraph_that_is_not_there_is_an_error(inputs, outputs):
     [
         ({"patterns": ["("]}, "patterns[0]"),
         ({"names": [3]}, "names"),
+        ({"names": 3}, "names"),
+        ({"types": {"Linear": True}}, "types"),
+        ({"subgraphs": 3}, "subgraphs[0]"),
         ({"subgraphs": [{"inputs": ["a"]}]}, "subgraphs[0]"),
         ({"subgraphs": ["a"]}, "subgraphs[0]"),
         ({"nmes": ["a"]}, "nmes"),

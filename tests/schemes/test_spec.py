@@ -15,6 +15,7 @@ from fewbit.numerics.qparams import from_range
 from fewbit.numerics.quantize import quantize
 from fewbit.numerics.rounding import RoundType
 from fewbit.numerics.scales import ScaleMode, ScaleType
+from fewbit.schemes.formats import FORMATS
 
 
 class OwnObserver:
@@ -355,6 +356,27 @@ def test_changing_a_block_format_to_a_type_leaves_nothing_of_it_behind():
     assert Spec(group_size=16).over(Spec("mxfp4")).grid().group_size == 16
     assert Spec(mx_element_dtype="int8").over(Spec("mxfp4")) == Spec("mxint8")
     assert Spec("mxint8").over(Spec("int8", symmetric=False, qscheme="per_channel")).grid() == Spec("mxint8").grid()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "base",
+    [
+        Spec("int4", qscheme="per_group", ch_axis=0, group_size=128, scale_type="bfloat16"),
+        Spec("uint4", group_size=64, symmetric=False, zero_point_type="float32"),
+        Spec("int3", group_size=128, full_range=True),
+        Spec("fp8", qscheme="per_block", block_size=[128, 128]),
+        Spec("fp4", group_size=8, scale_type="float8_e8m0fnu"),
+    ],
+    ids=repr,
+)
+def test_a_block_format_brings_its_own_groups_and_scales(name, base):
+    """What a base says of groups and scales, it says of another type."""
+    assert Spec(name).over(base).grid() == Spec(name).grid()
+    assert Spec(name, group_size=48).over(base).grid() == Spec(name, group_size=48).grid()
+    other, same = (Spec(named, group_size=64) for named in ("mxfp6_e3m2" if name != "mxfp6_e3m2" else "bfp16", name))
+    assert Spec(name).over(other).grid() == Spec(name).grid()
+    assert Spec(name, algorithm="rtn").over(same).group_size == 64, "the type was said again, not changed"
 
 
 def test_a_contradiction_with_an_inherited_type_is_reported_not_settled():

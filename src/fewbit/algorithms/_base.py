@@ -3,8 +3,9 @@
 
 A member is a file with
 
-- `STAGE`: when it runs; `"round"` algorithms settle one weight at a time;
-- `NEEDS`: the statistics of the layer's input it can use, as observer names; they are collected in one pass for all;
+- `STAGE`: when it runs, one of `STAGES`; `"round"` algorithms settle one weight at a time;
+- `NEEDS`: the statistics of the layer's input it can use, as observer names; they are collected in one pass for all,
+  from rows `[features, positions]`, and come back in `Problem.statistics`;
 - `solve(problem, **parameters) -> Solution`: a pure function of tensors.
 
 Without data the statistics are simply not there, and the algorithm works without or says what it needs.
@@ -28,6 +29,12 @@ from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qtensor import QTensor
 
+STAGES = ("round",)
+"""When an algorithm can run. What changes the float model first, or repairs it afterwards, is a stage of its own."""
+
+Seen = Mapping[str, Mapping[str, Tensor]]
+"""States of observers, by the observer's name."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -39,7 +46,8 @@ class Problem:
         block: the block shape of its scales.
         importance: E[x²] of the input feature each element is multiplied with, broadcastable to `weight`; or none.
         held_out: the same from samples that were kept aside to judge the result; or none.
-        statistics: the states of the other observers in `NEEDS`, by name.
+        statistics: what the observers in `NEEDS` saw; those that saw nothing are not there.
+        held_out_statistics: the same from the samples that were kept aside.
         name: what messages call the weight.
     """
 
@@ -48,7 +56,8 @@ class Problem:
     block: tuple[int, ...]
     importance: Tensor | None = None
     held_out: Tensor | None = None
-    statistics: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    statistics: Seen = field(default_factory=dict)
+    held_out_statistics: Seen = field(default_factory=dict)
     name: str = ""
 
     @property

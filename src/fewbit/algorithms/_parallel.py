@@ -9,10 +9,12 @@ itself instead: nobody waits, and the result cannot depend on the number of thre
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,5 +47,21 @@ def each(work: Callable[..., None], items: Iterable[tuple[Any, ...]], device: to
             for item in todo:
                 work(*item)
             return
-        with ThreadPoolExecutor(min(count, _MOST), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(lambda item: work(*item), todo))
+        futures = [_pool(min(count, _MOST)).submit(work, *item) for item in todo]
+        try:
+            for future in futures:
+                future.result()
+        finally:  # after an error nothing may go on writing
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+
+@cache
+def _pool(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: starting some for every weight costs more than a small weight."""
+    return ThreadPoolExecutor(count, "fewbit", initializer=torch.set_num_threads, initargs=(1,))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not come along

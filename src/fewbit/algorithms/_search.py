@@ -25,7 +25,7 @@ from torch import Tensor
 from fewbit.algorithms._sums import Rows, Sums
 from fewbit.numerics.dtypes import Dtype, Float, Integer
 from fewbit.numerics.grid import Grid
-from fewbit.numerics.scales import ScaleType, has_sign, is_power, round_scale
+from fewbit.numerics.scales import ScaleType, is_power, round_scale
 
 STAGES = ("rtn", "coarse", "fine", "refit")
 
@@ -118,7 +118,7 @@ class Search:
     def _placed(self, factors: Tensor) -> tuple[Tensor, Tensor | None]:
         """Coarse factors with their zero points, some of them again where a range can be placed in other ways."""
         some = factors[1::2]
-        if self.grid.full_range and self.grid.symmetric and has_sign(self.grid.scale_type):
+        if self.grid.signed_scale:
             return torch.cat([factors, -some]), None
         middle = self._centre()
         if middle is None:

@@ -7,6 +7,7 @@ With the default observer nothing is clipped and no data is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,14 +20,16 @@ from fewbit.algorithms._tiles import Tiles
 from fewbit.errors import UsageError
 from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.qtensor import QTensor
-from fewbit.observers._base import RangeObserver, observer_class
+from fewbit.observers._base import RangeObserver, observer_class, range_observers
+from fewbit.observers.min_max import MinMaxObserver
 
 STAGE = "round"
 NEEDS: tuple[str, ...] = ()
 
 # What one observer sees: elements, so that what it puts aside stays in the cache; and blocks, for each of which it may
-# keep a histogram.
+# keep a histogram. Elsewhere than on a CPU only these count: a quarter of a gigabyte, and five times that in between.
 _ELEMENTS, _BLOCKS = 1 << 18, 1 << 12
+_DEVICE_BLOCKS = 1 << 14
 
 
 @one_thread()
@@ -55,18 +58,32 @@ def solve(
 def qparams(
     problem: Problem, observer: str | type = "min_max", observer_parameters: Mapping[str, Any] | None = None
 ) -> QParams:
-    """Scales and zero points from the range of each block, as an observer sees it."""
+    """Scales and zero points from the range of each block, as an observer sees it.
+
+    A scale above all blocks is that of the whole weight, clipped or not: it has to be known before any block's range
+    is looked for, and no observer sees more than a tile.
+    """
     make = observer_class(observer)
-    weight, tiles = problem.weight.detach(), Tiles(problem.blocks)
+    if not issubclass(make, RangeObserver):
+        what = f"the observer {observer!r} says no range"
+        raise UsageError(what, where=problem.name or None, expected=f"one of {', '.join(range_observers())}")
+    above = None
+    if problem.grid.two_level and make is not MinMaxObserver:
+        above = _from_ranges(problem, MinMaxObserver).super_scale
+    return _from_ranges(problem, partial(make, **(observer_parameters or {})), above)
+
+
+def _from_ranges(problem: Problem, make: Callable[[], RangeObserver], super_scale: Tensor | None = None) -> QParams:
+    """The same from new observers, one a tile; under a scale that is known, if there is one."""
+    grid, weight, tiles = problem.grid, problem.weight.detach(), Tiles(problem.blocks)
     low, high = (torch.empty(tiles.count, device=weight.device) for _ in range(2))
-    size, most = (_ELEMENTS, _BLOCKS) if weight.device.type == "cpu" else (weight.numel(), None)
+    size, most = (_ELEMENTS, _BLOCKS) if weight.device.type == "cpu" else (weight.numel(), _DEVICE_BLOCKS)
 
     def watch(place: slice, rows: Callable[[], Tensor]) -> None:
-        watcher = make(**(observer_parameters or {}))
-        if not isinstance(watcher, RangeObserver):
-            raise UsageError(f"the observer {observer!r} says no range", expected="one that does, such as 'min_max'")
+        watcher = make()
         watcher.observe(rows())
-        low[place], high[place] = watcher.range(problem.grid)
+        found = watcher.range(grid) if super_scale is None else watcher.range_under(grid, super_scale)
+        low[place], high[place] = found
 
     each(watch, tiles.walk(size, weight, most=most), weight.device)
-    return from_range(tiles.shaped(low), tiles.shaped(high), problem.grid, problem.block)
+    return from_range(tiles.shaped(low), tiles.shaped(high), grid, problem.block, super_scale=super_scale)

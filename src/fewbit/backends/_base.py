@@ -8,6 +8,7 @@ A member is a file with
   unless the model is to be changed in place.
 
 `view.can` names the optional verbs a backend has (see `ModelView`). An algorithm that needs one asks there first.
+The contract tests run over every backend with a small model in `tests/backends/examples.py`.
 """
 
 from __future__ import annotations

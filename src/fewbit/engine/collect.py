@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fewbit import registry
 from fewbit.engine.observing import range_observer
 from fewbit.engine.plan import ActivationPlan, Plan
 from fewbit.errors import DataError
@@ -19,10 +18,9 @@ from fewbit.model.view import ModelView
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
-from fewbit.observers._base import RangeObserver
+from fewbit.observers._base import Observer, RangeObserver, observer_class
 from fewbit.observers._finite import FiniteGuard
 from fewbit.observers._layout import activation_rows
-from fewbit.observers.moments import MomentsObserver
 
 HELD_OUT_EVERY = 5
 """Of five items one is kept aside to judge what the other four suggested."""
@@ -37,14 +35,14 @@ class Statistics:
 
     Args:
         ranges: for every static activation, the observer of its range.
-        moments: for every layer whose weights are weighed by their input, the observer of E[x²] by feature.
+        inputs: for every layer whose algorithm asked for some, the observers of its input by name.
         held_out: the same, from the items kept aside; empty when there were too few.
         items: how many items were read.
     """
 
     ranges: dict[Point, RangeObserver] = field(default_factory=dict)
-    moments: dict[str, MomentsObserver] = field(default_factory=dict)
-    held_out: dict[str, MomentsObserver] = field(default_factory=dict)
+    inputs: dict[str, dict[str, Observer]] = field(default_factory=dict)
+    held_out: dict[str, dict[str, Observer]] = field(default_factory=dict)
     items: int = 0
 
 
@@ -55,21 +53,25 @@ def collect(view: ModelView, plan: Plan, items: Iterable[tuple[tuple[Any, ...], 
         DataError: a value that is not finite, with layer and item.
     """
     found = Statistics()
-    inputs = {point.layer: point for point in view.points(lambda p: p.role is Role.input)}
-    tasks: dict[Point, list[Callable[[Tensor, int], None]]] = {}
+    points = {point.layer: point for point in view.points(lambda p: p.role is Role.input)}
+    tasks: dict[Point, list[Task]] = {}
     for activation in plan.static:
         tasks.setdefault(activation.point, []).append(_range_task(activation, found))
-    moments = _SharedMoments()
-    for layer in weighed_layers(plan):
-        if layer in inputs:
-            tasks.setdefault(inputs[layer], []).append(_moments_task(layer, moments, found))
+    for layer, needs in needed(plan).items():
+        if layer in points:
+            tasks.setdefault(points[layer], []).append(_inputs_task(layer, needs, found))
     guards = {point: FiniteGuard() for point in tasks}
+    last: list[_Batch] = []
 
     def watcher(point: Point) -> Callable[[Tensor, int], None]:
         def watch(values: Tensor, item: int) -> None:
-            finite = guards[point].admit(values.float(), item)
+            if not last or last[0].values is not values:
+                last[:] = [_Batch(values)]
+            finite = guards[point].admit(last[0].floats, item)
+            if finite is not last[0].floats:
+                last[:] = [_Batch(finite)]
             for task in tasks[point]:
-                task(finite, item)
+                task(last[0], item)
 
         return watch
 
@@ -78,47 +80,56 @@ def collect(view: ModelView, plan: Plan, items: Iterable[tuple[tuple[Any, ...], 
     return found
 
 
-def weighed_layers(plan: Plan) -> list[str]:
-    """Layers whose weights' errors are weighed by their input, because the algorithm can use it."""
-    layers = []
+def needed(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The layers whose input is observed for the algorithm of their weight, and by which observers."""
+    found: dict[str, tuple[str, ...]] = {}
     for w in plan.weights:
         takes = w.point.op in (LINEAR, CONV, CONV_TRANSPOSE) and w.point.role is Role.weight
-        if takes and "moments" in registry.get("algorithms", w.algorithm).NEEDS:
-            layers.append(w.point.layer)
-    return layers
+        if takes and w.algorithm.needs:
+            found[w.point.layer] = w.algorithm.needs
+    return found
 
 
-def _range_task(activation: ActivationPlan, found: Statistics) -> Callable[[Tensor, int], None]:
-    observer, grid = range_observer(activation.spec), activation.grid
+class _Batch:
+    """What one item brings to a point; layers that read the same tensor (query, key, value) share what is made of it.
 
-    def task(values: Tensor, item: int) -> None:
+    Args:
+        values: `[positions, features]`.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.floats = values, values.float()
+        self._seen: dict[str, Observer] = {}
+
+    def seen_by(self, name: str) -> Observer:
+        """An observer of this batch alone, by feature."""
+        if name not in self._seen:
+            self._seen[name] = observer_class(name)()
+            self._seen[name].observe(activation_rows(self.floats, _BY_FEATURE))
+        return self._seen[name]
+
+
+Task = Callable[[_Batch, int], None]
+
+
+def _range_task(activation: ActivationPlan, found: Statistics) -> Task:
+    observer, grid = range_observer(activation.spec, activation.point.name), activation.grid
+
+    def task(batch: _Batch, item: int) -> None:
         found.ranges[activation.point] = observer
-        observer.observe(activation_rows(values, grid))
+        observer.observe(activation_rows(batch.floats, grid))
 
     return task
 
 
-def _moments_task(layer: str, shared: _SharedMoments, found: Statistics) -> Callable[[Tensor, int], None]:
-    def task(values: Tensor, item: int) -> None:
-        into = found.held_out if item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 else found.moments
-        into.setdefault(layer, MomentsObserver()).merge(shared.of(values))
+def _inputs_task(layer: str, needs: tuple[str, ...], found: Statistics) -> Task:
+    def task(batch: _Batch, item: int) -> None:
+        into = found.held_out if item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 else found.inputs
+        observers = into.setdefault(layer, {name: observer_class(name)() for name in needs})
+        for name, observer in observers.items():
+            observer.merge(batch.seen_by(name))
 
     return task
-
-
-class _SharedMoments:
-    """Layers that read the same tensor (query, key and value projections) share its moments."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Tensor, MomentsObserver] | None = None
-
-    def of(self, values: Tensor) -> MomentsObserver:
-        """The moments of `[positions, features]`, by feature."""
-        if self._last is None or self._last[0] is not values:
-            observer = MomentsObserver()
-            observer.observe(activation_rows(values, _BY_FEATURE))
-            self._last = (values, observer)
-        return self._last[1]
 
 
 def _refuse_non_finite(guards: dict[Point, FiniteGuard]) -> None:

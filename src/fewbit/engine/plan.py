@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any
 
 import orjson
 
+from fewbit.algorithms._members import Algorithm
 from fewbit.engine import plan_text
 from fewbit.model.points import Point, Role
 from fewbit.numerics.blocks import Blocks
-from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.packing import is_packed
 from fewbit.numerics.scales import ScaleType, is_power
@@ -33,6 +33,7 @@ class WeightPlan:
         grid: the scheme as a grid.
         block: the block shape of its scales.
         algorithm: how codes and scales are found.
+        parameters: of the algorithm.
         why: where in the configuration the scheme came from.
     """
 
@@ -40,7 +41,8 @@ class WeightPlan:
     spec: QuantizationSpec
     grid: Grid
     block: tuple[int, ...]
-    algorithm: str
+    algorithm: Algorithm
+    parameters: Mapping[str, Any]
     why: str
 
     @property
@@ -56,18 +58,33 @@ class WeightPlan:
 
 @dataclass(frozen=True)
 class ActivationPlan:
-    """What one activation becomes: scales found at run time (`dynamic`), or beforehand by an observer."""
+    """What one activation becomes: scales found at run time (`dynamic`), or beforehand by an observer.
+
+    Args:
+        point: the activation.
+        spec: the scheme.
+        grid: the scheme as a grid.
+        dynamic: whether scales are found in each call.
+        why: where in the configuration the scheme came from.
+        is_cache: whether it is for a cache of keys and values.
+    """
 
     point: Point
     spec: QuantizationSpec
     grid: Grid
     dynamic: bool
     why: str
+    is_cache: bool = False
 
     @property
-    def is_cast(self) -> bool:
-        """Whether it is a plain change of float type, with no scale to find."""
-        return is_cast(self.grid.dtype)
+    def static(self) -> bool:
+        """Whether its scales need data."""
+        return not (self.dynamic or self.grid.dtype.is_cast)
+
+    @property
+    def text(self) -> str:
+        """The scheme in a few words."""
+        return describe(self.grid, dynamic=self.dynamic)
 
 
 @dataclass(frozen=True)
@@ -103,7 +120,7 @@ class Plan:
     @property
     def static(self) -> tuple[ActivationPlan, ...]:
         """Activations whose scales need data."""
-        return tuple(a for a in self.activations if not (a.dynamic or a.is_cast))
+        return tuple(a for a in self.activations if a.static)
 
     @property
     def bytes_before(self) -> int:
@@ -122,8 +139,9 @@ class Plan:
         return self.bytes_before + self.bytes_after + 3 * largest
 
     def layers(self) -> Iterator[dict[str, Any]]:
-        """One line a layer: what becomes of its weight and of what it reads, or why it stays in float."""
+        """What becomes of every weight and of what its layer reads, of other activations, and what stays in float."""
         reads = {a.point.layer: a for a in self.activations if a.point.role is Role.input}
+        weighed = {w.point.layer for w in self.weights}
         for w in self.weights:
             reading = reads.get(w.point.layer)
             yield {
@@ -132,13 +150,16 @@ class Plan:
                 "op": w.point.op.name,
                 "shape": list(w.point.shape),
                 "weight": describe(w.grid),
-                "input": None if reading is None else describe(reading.grid, dynamic=reading.dynamic),
-                "algorithm": w.algorithm,
+                "input": None if reading is None else reading.text,
+                "algorithm": w.algorithm.name,
                 "bytes_before": w.bytes_before,
                 "bytes_after": w.bytes_after,
                 "why": w.why,
                 "tied": list(w.point.users[1:]),
             }
+        for a in self.activations:
+            if a.point.role is not Role.input or a.point.layer not in weighed:
+                yield {"layer": a.point.layer, "activation": a.point.role.value, "scheme": a.text, "why": a.why}
         for kept in self.kept:
             yield {"layer": kept.name, "float": kept.reason, "bytes_before": kept.bytes, "bytes_after": kept.bytes}
 
@@ -171,11 +192,12 @@ def describe(grid: Grid, *, dynamic: bool | None = None) -> str:
     """A grid in a few words.
 
     >>> from fewbit.numerics.blocks import QSchemeType
+    >>> from fewbit.numerics.dtypes import Dtype
     >>> describe(Grid(Dtype.uint4, QSchemeType.per_group, group_size=32, symmetric=False))
     'uint4 asym per group of 32'
     """
     words = [grid.dtype.name]
-    if is_cast(grid.dtype):
+    if grid.dtype.is_cast:
         return words[0]
     if grid.dtype.is_integer:
         words.append("full-range" if grid.full_range else "sym" if grid.symmetric else "asym")
@@ -196,14 +218,10 @@ def bytes_of(dtype: str) -> int:
     return _BYTES.get(dtype, 4)
 
 
-def is_cast(dtype: Dtype) -> bool:
-    """Whether a type needs no scale: half floats are only a change of type."""
-    return dtype in (Dtype.float16, Dtype.bfloat16)
-
-
 def stored_bytes(grid: Grid, shape: tuple[int, ...], block: tuple[int, ...]) -> int:
     """The bytes of a quantized tensor: codes, scales, zero points, the scale above them.
 
+    >>> from fewbit.numerics.dtypes import Dtype
     >>> stored_bytes(Grid(Dtype.uint4, symmetric=False), (8, 16), (1, 16))
     104
     """

@@ -15,19 +15,21 @@ def render(plan: dict[str, Any]) -> str:
     rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for layer in plan["layers"]:
         name = layer["layer"] + (f".{layer['tensor']}" if layer.get("tensor") not in (None, "weight") else "")
-        to = f"float: {layer['float']}" if "float" in layer else layer["weight"]
+        if "activation" in layer:
+            name += f":{layer['activation']}"
+        to = f"float: {layer['float']}" if "float" in layer else layer.get("weight") or layer["scheme"]
         reads = layer.get("input") or ""
         rows.setdefault((re.sub(r"\d+", "#", name), to, reads), []).append(layer | {"name": name})
     lines = []
     width = max((len(_names(group)) for group in rows.values()), default=0)
     for (_, to, reads), group in rows.items():
-        before, after = (sum(layer[key] for layer in group) for key in ("bytes_before", "bytes_after"))
+        before, after = (sum(layer.get(key, 0) for layer in group) for key in ("bytes_before", "bytes_after"))
         size = f"{_size(before)} → {_size(after)}" if before != after else _size(before) if before else ""
         what = f"{to} · input {reads}" if reads else to
         lines.append(f"{_names(group):<{min(width, 60)}}  ×{len(group):<4} {what:<60} {size}")
     lines += [f"note: {note['where']}: {note['what']}" for note in plan["notes"]]
     before, after = plan["bytes_before"], plan["bytes_after"]
-    ratio = f" ({before / after:.2f}× smaller)" if after else ""
+    ratio = f" ({before / after:.2f}× smaller)" if after not in (0, before) else ""
     lines.append(f"parameters: {_size(before)} → {_size(after)}{ratio}; peak memory about {_size(plan['peak_bytes'])}")
     if "solve_seconds" in plan:
         seconds = plan["solve_seconds"]

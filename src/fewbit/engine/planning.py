@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fewbit.engine.choosing import checked_algorithm, weight_algorithm
 from fewbit.engine.observing import range_observer
-from fewbit.engine.plan import ActivationPlan, Kept, Plan, WeightPlan, bytes_of, describe, is_cast
+from fewbit.engine.plan import ActivationPlan, Kept, Plan, WeightPlan, bytes_of, describe
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CACHE, EMBEDDING
 from fewbit.model.points import Point, Role
@@ -32,13 +33,13 @@ def make_plan(view: ModelView, config: Config) -> Plan:
             try_="start from the model that was quantized, which is unchanged unless inplace=True was given",
         )
     points = view.points()
-    _refuse_unknown_names(view, points, config)
+    names = _names(points)
+    _refuse_unknown_names(view, names, config)
     weights: list[WeightPlan] = []
     activations: list[ActivationPlan] = []
     kept: list[Kept] = []
     notes: list[tuple[str, str]] = []
-    layers = dict.fromkeys(p.layer for p in points if p.op is not CACHE)
-    resolved = {layer: config.resolve(layer, view.types(layer)) for layer in layers}
+    resolved = {layer: _resolve(config, own, view) for layer, own in names.items()}
     chosen, refused = _weights_to_quantize(points, resolved, kept)
     for point in points:
         if point.op is CACHE:
@@ -50,7 +51,7 @@ def make_plan(view: ModelView, config: Config) -> Plan:
         if point.role in (Role.weight, Role.bias) and point in chosen:
             spec = _slot(found, point.role)
             assert spec is not None
-            planned = _plan_weight(point, spec, why)
+            planned = _plan_weight(point, spec, why, config)
             weights.append(planned)
             notes += _remarks(planned)
         elif point.role in (Role.input, Role.output) and point.layer not in refused:
@@ -63,19 +64,39 @@ def make_plan(view: ModelView, config: Config) -> Plan:
     return Plan(config, tuple(weights), tuple(activations), tuple(kept), tuple(notes), other)
 
 
+def _names(points: list[Point]) -> dict[str, list[str]]:
+    """Every layer with points of its own, with all the names it goes by: a module used in two places has two."""
+    points = [point for point in points if point.op is not CACHE]
+    found = {point.layer: [point.layer] for point in points}
+    for point in points:
+        for user in point.users:
+            name = user.rpartition(".")[0]
+            if name not in found and name not in found[point.layer]:
+                found[point.layer].append(name)
+    return found
+
+
+def _resolve(config: Config, names: list[str], view: ModelView) -> Resolved:
+    """What the configuration says of a layer by any of its names; that it stays in float counts most."""
+    said = [config.resolve(name, view.types(name)) for name in names]
+    order = ("excluded", "name", "type", "global", "none")
+    return min(said, key=lambda resolved: order.index(resolved.source))
+
+
 def _slot(found: Any, role: Role) -> QuantizationSpec | None:
     names = {Role.weight: "weight", Role.bias: "bias", Role.input: "input_tensors", Role.output: "output_tensors"}
     spec = getattr(found, names[role])
     return spec if isinstance(spec, QuantizationSpec) else None
 
 
-def _plan_weight(point: Point, spec: QuantizationSpec, why: str) -> WeightPlan:
+def _plan_weight(point: Point, spec: QuantizationSpec, why: str, config: Config) -> WeightPlan:
     grid = spec.grid()
     _refuse_axis(point, grid)
-    block = point.shape if is_cast(grid.dtype) else grid.weight_block(point.shape, point.stack)
-    range_observer(spec)
-    algorithm = "rtn" if point.role is Role.bias or is_cast(grid.dtype) else spec.weight_algorithm
-    return WeightPlan(point, spec, grid, block, algorithm, why)
+    block = point.shape if grid.dtype.is_cast else grid.weight_block(point.shape, point.stack)
+    range_observer(spec, point.name)
+    by_hand = point.role is Role.bias or grid.dtype.is_cast
+    solver, parameters = ("rtn", {}) if by_hand else weight_algorithm(config, spec)
+    return WeightPlan(point, spec, grid, block, *checked_algorithm(solver, parameters, spec, point.name), why)
 
 
 def _refuse_axis(point: Point, grid: Grid) -> None:
@@ -88,9 +109,9 @@ def _refuse_axis(point: Point, grid: Grid) -> None:
         )
 
 
-def _plan_activation(point: Point, spec: QuantizationSpec, why: str) -> ActivationPlan:
-    range_observer(spec)  # a wrong one is told now, not after the data was read
-    return ActivationPlan(point, spec, spec.grid(), spec.dynamic, why)
+def _plan_activation(point: Point, spec: QuantizationSpec, why: str, *, is_cache: bool = False) -> ActivationPlan:
+    range_observer(spec, point.name)  # a wrong one is told now, not after the data was read
+    return ActivationPlan(point, spec, spec.grid(), spec.dynamic, why, is_cache)
 
 
 def _plan_cache(points: list[Point], config: Config) -> list[ActivationPlan]:
@@ -107,18 +128,25 @@ def _plan_cache(points: list[Point], config: Config) -> list[ActivationPlan]:
                 names = (f"{point.layer}.{point.role.value[0]}_proj", f"{point.layer}.{point.role.value}", point.layer)
                 spec = next((s for name in names if (s := config.kv_cache(name)) is not None), None)
                 if spec is not None:
-                    planned.append(_plan_activation(point, spec, "kv_cache_quant_config"))
+                    planned.append(_plan_activation(point, spec, "kv_cache_quant_config", is_cache=True))
     else:
         for point in points:
             named = point.layer.rpartition(".")[2] in ("k_proj", "v_proj", "key", "value")
             if point.role is Role.output and named and (spec := config.kv_cache(point.layer)) is not None:
-                planned.append(_plan_activation(point, spec, "kv_cache_quant_config before the rotary embedding"))
+                why = "kv_cache_quant_config before the rotary embedding"
+                planned.append(_plan_activation(point, spec, why, is_cache=True))
     if not planned:
         where = "a cache" if config.kv_cache_post_rope else "layers called k_proj and v_proj"
         raise UsageError(
             "kv_cache_quant_config finds nothing to quantize in this model",
             where="kv_cache_quant_config",
             expected=f"a Hugging Face model with {where}, and entries that match its attention layers",
+        )
+    if config.min_kv_scale and any(a.dynamic for a in planned):
+        raise UsageError(
+            f"min_kv_scale={config.min_kv_scale} with scales that are found in each call",
+            where="min_kv_scale",
+            expected="is_dynamic=False in kv_cache_quant_config, or no min_kv_scale",
         )
     return planned
 
@@ -207,14 +235,28 @@ def _remarks(planned: WeightPlan) -> list[tuple[str, str]]:
     ]
 
 
-def _refuse_unknown_names(view: ModelView, points: list[Point], config: Config) -> None:
-    layers = list(dict.fromkeys(p.layer for p in points if p.op is not CACHE))
-    types = sorted({name for layer in layers for name in view.types(layer)})
-    unused = config.unused(layers, types)
-    if unused:
+def _refuse_unknown_names(view: ModelView, names: dict[str, list[str]], config: Config) -> None:
+    """Every name must be a layer's, and where the configuration wants something quantized, there must be something."""
+    known = view.layers()
+    types = sorted({name for names in known.values() for name in names})
+    able = {name: known[name] for own in names.values() for name in own}
+    unused = config.unused(known, types)
+    idle = [
+        entry
+        for entry in config.unused(able, {name for names in able.values() for name in names})
+        if entry not in unused and _quantizes(config, entry)
+    ]
+    if unused or idle:
+        words = {"match nothing in the model": unused, "match only layers that have nothing to quantize": idle}
+        said = [f"{len(names)} {what}: {', '.join(names)}" for what, names in words.items() if names]
         raise UsageError(
-            f"{len(unused)} of the configuration's names match nothing in the model: {', '.join(unused)}",
+            f"of the configuration's names {'; '.join(said)}",
             where="configuration",
-            expected="; ".join(nearest(name, [*layers, *types])[:300] for name in unused[:3]),
+            expected="; ".join(nearest(name, [*able, *types])[:300] for name in [*unused, *idle][:3]),
             try_="`fewbit plan MODEL` lists the layers",
         )
+
+
+def _quantizes(config: Config, entry: str) -> bool:
+    found = config.layer_quant_config.get(entry) or config.layer_type_quant_config.get(entry)
+    return found is not None and any(isinstance(value, QuantizationSpec) for value in found.given.values())

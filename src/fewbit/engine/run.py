@@ -11,7 +11,7 @@ import torch
 from fewbit import registry
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
-from fewbit.engine.collect import Statistics, collect, weighed_layers
+from fewbit.engine.collect import Statistics, collect, needed
 from fewbit.engine.plan import Plan
 from fewbit.engine.solve import solve
 from fewbit.errors import DataError, UsageError
@@ -55,16 +55,15 @@ def execute(
     for where, what in plan.notes:
         record.note("note", what, where=where)
     statistics = Statistics()
-    if dataset is not None and (plan.static or weighed_layers(plan)):
+    if dataset is not None and (plan.static or needed(plan)):
         taken = dataset if samples is None else dataset.subset(samples)
         items = progress.track(_items(taken, view, batch_size), total=None, label="calibration")
         statistics = collect(view, plan, items)
         _require_positions(plan, statistics)
-        if not statistics.held_out:
+        if needed(plan) and not statistics.held_out:
             record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
         record.lines += taken.record.lines
-        for line in view.notes:
-            where, _, what = line.partition(": ")
+        for where, what in view.notes:
             record.note("run", what, where=where)
     solve(view, plan, statistics, record, progress)
     record.facts |= {

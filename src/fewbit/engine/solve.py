@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fewbit import registry
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics
@@ -19,6 +18,8 @@ from fewbit.model.view import ModelView
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.qtensor import QTensor
+from fewbit.numerics.scales import round_scale
+from fewbit.observers._base import Observer
 from fewbit.observers.moments import MomentsObserver
 from fewbit.record import Record
 
@@ -28,7 +29,7 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
     for w in progress.track(plan.weights, total=len(plan.weights), label="weights"):
         solution = settle(view.read(w.point), w, statistics)
         view.quantize(w.point, solution.qtensor)
-        record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm, **solution.facts)
+        record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
     for activation in plan.activations:
         how = _activation(activation, statistics, plan.config.min_kv_scale)
         if how is None:
@@ -36,25 +37,32 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
             record.note("not-reached", reason, where=activation.point.name)
         else:
             view.quantize(activation.point, how)
+            record.note("activation", activation.why, where=activation.point.name, scheme=activation.text)
 
 
 def settle(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solution:
     """The codes and scales of one weight."""
-    if planned.point.dtype and planned.grid.dtype.name in ("float16", "bfloat16"):
-        return Solution(QTensor.encode(weight, _unit(planned.grid, planned.block)))
-    importance = _importance(statistics.moments.get(planned.point.layer), planned.point)
-    held_out = _importance(statistics.held_out.get(planned.point.layer), planned.point)
-    problem = Problem(weight, planned.grid, planned.block, importance, held_out, name=planned.point.name)
-    parameters: dict[str, Any] = {}
-    if planned.algorithm == "rtn" and planned.spec.observer_cls:
-        parameters = {"observer": planned.spec.observer_cls, "observer_parameters": planned.spec.observer_parameters}
-    solution: Solution = registry.get("algorithms", planned.algorithm).solve(problem, **parameters)
-    return solution
+    if planned.grid.dtype.is_cast:
+        return Solution(QTensor.encode(weight, _unit(planned.grid, planned.block, weight.device)))
+    seen = statistics.inputs.get(planned.point.layer, {})
+    judges = statistics.held_out.get(planned.point.layer, {})
+    problem = Problem(
+        weight,
+        planned.grid,
+        planned.block,
+        _importance(seen, planned.point),
+        _importance(judges, planned.point),
+        {name: observer.seen for name, observer in seen.items() if not observer.empty},
+        {name: observer.seen for name, observer in judges.items() if not observer.empty},
+        name=planned.point.name,
+    )
+    return planned.algorithm.solve(problem, **planned.parameters)
 
 
-def _importance(moments: MomentsObserver | None, point: Point) -> Tensor | None:
+def _importance(seen: Mapping[str, Observer], point: Point) -> Tensor | None:
     """E[x²] by input feature, shaped to be broadcast against the weight `[out, in, kernel…]`."""
-    if moments is None or moments.empty or point.role is Role.bias:
+    moments = seen.get("moments")
+    if not isinstance(moments, MomentsObserver) or moments.empty or point.role is Role.bias:
         return None
     mean = moments.mean_square
     out, inner = point.shape[point.stack], point.shape[point.stack + 1]
@@ -67,7 +75,7 @@ def _importance(moments: MomentsObserver | None, point: Point) -> Tensor | None:
 
 
 def _activation(planned: ActivationPlan, statistics: Statistics, least: float) -> QParams | Grid | None:
-    if planned.is_cast:
+    if planned.grid.dtype.is_cast:
         return _unit(planned.grid, (1,))
     if planned.dynamic:
         return planned.grid
@@ -76,10 +84,15 @@ def _activation(planned: ActivationPlan, statistics: Statistics, least: float) -
         return None
     low, high = observer.range(planned.grid)
     found = from_range(low, high, planned.grid, (1,))
-    if planned.point.role in (Role.key, Role.value):
-        return replace(found, scale=found.scale.clamp(min=least))
-    return found
+    return replace(found, scale=_at_least(found.scale, least, planned.grid)) if planned.is_cache else found
 
 
-def _unit(grid: Grid, block: tuple[int, ...]) -> QParams:
-    return QParams(grid, block, torch.ones((1,) * len(block)))
+def _at_least(scale: Tensor, least: float, grid: Grid) -> Tensor:
+    """Scales no smaller than a size, of the sign they had and of their type."""
+    return round_scale(
+        torch.where(scale.abs() < least, torch.full_like(scale, least).copysign(scale), scale), grid.scale_type
+    )
+
+
+def _unit(grid: Grid, block: tuple[int, ...], device: torch.device | None = None) -> QParams:
+    return QParams(grid, block, torch.ones((1,) * len(block), device=device))

@@ -22,7 +22,7 @@ def seconds_to_solve(view: ModelView, plan: Plan) -> float | None:
     total = 0.0
     groups: dict[tuple[object, str], list[WeightPlan]] = {}
     for w in plan.weights:
-        groups.setdefault((w.grid, w.algorithm), []).append(w)
+        groups.setdefault((w.grid, w.algorithm.name), []).append(w)
     for members in groups.values():
         largest = max(members, key=lambda w: w.point.elements)
         weight = view.read(largest.point)

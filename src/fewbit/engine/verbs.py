@@ -176,9 +176,7 @@ def _without(config: Config, scope: IgnoredScope | None, model: Any) -> Config:
     """The configuration with the ignored layers excluded by name."""
     if scope is None:
         return config
-    view = view_of(model)
-    layers = {point.layer: view.types(point.layer) for point in view.points()}
-    return config.excluding(scope.select(layers))
+    return config.excluding(scope.select(view_of(model).layers()))
 
 
 def _head(view: ModelView) -> str | None:

@@ -26,5 +26,4 @@ EMBEDDING = Op("embedding", features=None)
 ATTENTION = Op("attention")  # projections inside one call, as in `nn.MultiheadAttention`
 RECURRENT = Op("recurrent")
 EXPERTS = Op("experts")  # a stack of linear layers in one tensor
-NORM = Op("norm")
 CACHE = Op("cache")

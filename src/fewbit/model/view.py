@@ -27,11 +27,13 @@ class ModelView(Protocol):
     Attributes:
         can: the optional verbs this backend has, of `structure`, `rescale`, `prune`. Verbs that no backend has yet
             (cutting a part out of a model) will be optional in the same way.
-        notes: what runs showed that is worth a line in the record, as `layer: what`, each once.
     """
 
     can: frozenset[str]
-    notes: list[str]
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What runs showed that is worth a line in the record, as `(where, what)`, each once."""
 
     def points(self, match: Callable[[Point], bool] | None = None) -> list[Point]:
         """Every point that matches, in model order; the same tensor appears once for each layer that uses it."""
@@ -51,8 +53,11 @@ class ModelView(Protocol):
     def size(self) -> int:
         """Bytes of all parameters, shared ones once."""
 
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """Every layer a configuration can name, with points or without, by each of its names, and its `types`."""
+
     def types(self, layer: str) -> tuple[str, ...]:
-        """The names a layer's type answers to, most special first: `("MyLinear", "Linear", "Module")`."""
+        """The names the type of one of `layers` answers to, most special first: `("MyLinear", "Linear", "Module")`."""
 
     def read(self, point: Point) -> Tensor:
         """A weight or bias in fewbit's layout; not to be changed."""

@@ -17,15 +17,30 @@ from fewbit.modules.coded import Quantized
 def close_fast_paths(model: nn.Module) -> None:
     """Make every encoder layer that holds a quantized module call its parts; all others stay as they are."""
     for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer) and _holds_quantized(module):
-            if _long_way not in module._forward_pre_hooks.values():
-                module.register_forward_pre_hook(_long_way)
-        elif isinstance(module, nn.TransformerEncoder) and _holds_quantized(module):
-            module.use_nested_tensor = False  # nested tensors exist on the short cut only
+        if _has_fast_path(module) and any(isinstance(part, Quantized) for part in module.modules()):
+            close_fast_path(module)
 
 
-def _holds_quantized(module: nn.Module) -> bool:
-    return any(isinstance(part, Quantized) for part in module.modules())
+def fast_paths_around(model: nn.Module) -> dict[int, list[nn.Module]]:
+    """For the `id` of each module that lies on short cuts, the modules that take them; one look for the whole model."""
+    found: dict[int, list[nn.Module]] = {}
+    for module in model.modules():
+        if _has_fast_path(module):
+            for part in module.modules():
+                found.setdefault(id(part), []).append(module)
+    return found
+
+
+def close_fast_path(module: nn.Module) -> None:
+    """Make one encoder layer, or encoder, call its parts; a second call changes nothing."""
+    if isinstance(module, nn.TransformerEncoder):
+        module.use_nested_tensor = False  # nested tensors exist on the short cut only
+    elif _long_way not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(_long_way)
+
+
+def _has_fast_path(module: nn.Module) -> bool:
+    return isinstance(module, nn.TransformerEncoderLayer | nn.TransformerEncoder)
 
 
 def _long_way(module: nn.Module, args: Any) -> None:

@@ -24,6 +24,7 @@ from fewbit.numerics.packing import is_packed, pack, unpack
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import dequantize, quantize
 from fewbit.numerics.scales import load_scale, store_scale
+from fewbit.numerics.zero_points import load_zero, store_zero
 
 
 class CacheCodec(nn.Module):
@@ -52,7 +53,7 @@ class CacheCodec(nn.Module):
         if self.quantizer.dynamic:
             parts.append(store_scale(qparams.scale, grid.scale_type))
             if qparams.zero_point is not None:
-                parts.append(qparams.zero_point.int().to(grid.dtype.storage))
+                parts.append(store_zero(qparams.zero_point, grid))
         return torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=-1)
 
     def decode(self, records: Tensor, features: int, dtype: torch.dtype) -> Tensor:
@@ -60,8 +61,8 @@ class CacheCodec(nn.Module):
         grid = self.quantizer.grid
         shape = (*records.shape[:-1], features)
         width = -(-features * grid.dtype.bits // 8)
-        packed = records[..., :width].contiguous()
-        codes = unpack(packed if is_packed(grid.dtype) else packed.view(grid.dtype.storage), grid.dtype, features)
+        kind = torch.uint8 if is_packed(grid.dtype) else grid.dtype.storage
+        codes = unpack(_numbers(records[..., :width], kind), grid.dtype, features)
         return dequantize(codes, self._qparams(records[..., width:], shape), dtype)
 
     def _qparams(self, rest: Tensor, shape: tuple[int, ...]) -> QParams:
@@ -71,10 +72,18 @@ class CacheCodec(nn.Module):
         block = grid.activation_block(shape)
         count = Blocks(shape, block).counts[-1]
         stored = store_scale(torch.ones(0, device=rest.device), grid.scale_type).dtype
-        scales = rest[..., : count * stored.itemsize].contiguous().view(stored)
-        zeros = rest[..., count * stored.itemsize :].contiguous()
-        zero = zeros.view(grid.dtype.storage).float() if grid.has_zero_point else None
+        scales = _numbers(rest[..., : count * stored.itemsize], stored)
+        zeros = rest[..., count * stored.itemsize :]
+        zero = load_zero(_numbers(zeros, grid.zero_storage)) if grid.has_zero_point else None
         return QParams(grid, block, load_scale(scales, grid.scale_type), zero)
+
+
+def _numbers(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes of records as numbers of a dtype."""
+    if dtype.itemsize == 1:
+        return part.contiguous().view(dtype)
+    # Always a copy: one token's part is contiguous as it lies, at an address where no such number may begin.
+    return part.clone(memory_format=torch.contiguous_format).view(dtype)
 
 
 class KeyValueCodecs(nn.Module):

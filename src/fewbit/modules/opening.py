@@ -17,7 +17,7 @@ from fewbit.modules import manifest
 from fewbit.modules.huggingface import pretrained_class, quiet
 from fewbit.modules.lifting import lift
 from fewbit.modules.loading import call_factory, load_folder
-from fewbit.modules.program import open_program
+from fewbit.data.program import open_program
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 _WRAPPED_IN = ("state_dict", "model_state_dict", "model")

@@ -56,11 +56,6 @@ class Blocks:
             x = F.pad(x, [p for pad in reversed(pads) for p in (0, pad)])
         return x.reshape([side for pair in zip(self.counts, self.block) for side in pair])
 
-    def join(self, parts: Tensor) -> Tensor:
-        """The inverse of `split`."""
-        whole = parts.reshape([n * b for n, b in zip(self.counts, self.block)])
-        return whole if self.divides else whole[tuple(slice(side) for side in self.shape)]
-
     def spread(self, scale: Tensor) -> Tensor:
         """Scales of shape `counts` as `[n0, 1, n1, 1, …]`, to be broadcast against `split(x)`."""
         return scale.reshape([side for n in self.counts for side in (n, 1)])
@@ -85,16 +80,6 @@ class Blocks:
         axes = len(self.shape)
         parts = self.split(x).permute([*range(0, 2 * axes, 2), *range(1, 2 * axes, 2)])
         return parts.reshape(prod(self.counts), prod(self.block))
-
-    def unrows(self, rows: Tensor) -> Tensor:
-        """The inverse of `rows`."""
-        axes = len(self.shape)
-        parts = rows.reshape([*self.counts, *self.block])
-        return self.join(parts.permute([i // 2 + (i % 2) * axes for i in range(2 * axes)]))
-
-    def valid(self, device: torch.device | None = None) -> Tensor | None:
-        """Which elements of `rows` are the tensor's own and not padding; `None` where all are."""
-        return None if self.divides else self.rows(torch.ones(self.shape, dtype=torch.bool, device=device))
 
     def merged(self, *, keep_last: bool = False) -> Blocks:
         """The same blocks over fewer axes: neighbours are put together where elements and scales keep their order.

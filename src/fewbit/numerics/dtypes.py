@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum, nonmember
 
 import torch
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,11 @@ class Dtype(Enum):
         return self.value.signed if isinstance(self.value, Integer | Float) else True
 
     @property
+    def is_cast(self) -> bool:
+        """Whether a tensor needs no scale for it: half floats are only a change of type."""
+        return isinstance(self.value, Float) and self.bits == 16
+
+    @property
     def has_nan(self) -> bool:
         """Whether there is a code for "not a number"."""
         return self.name in _NATIVE
@@ -179,22 +183,3 @@ _NATIVE = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-
-
-def table(dtype: Dtype) -> Tensor:
-    """The value of every code of a type that is kept as bit patterns, in code order: `[2**bits]`, float32, CPU.
-
-    >>> table(Dtype.fp4)[:8]
-    tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000, 6.0000])
-    """
-    number = dtype.value
-    if isinstance(number, Table):
-        return torch.tensor(number.values)
-    assert isinstance(number, Float) and dtype.storage is torch.uint8
-    unit = 1 << number.mantissa
-    values = []
-    for magnitude in range(1 << (number.exponent + number.mantissa)):
-        exponent, fraction = divmod(magnitude, unit)
-        significand = fraction + unit if exponent else fraction
-        values.append(math.ldexp(significand, max(exponent, 1) - 1 + number.smallest_exponent - number.mantissa))
-    return torch.tensor(values + [-value for value in values] if number.signed else values)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
+import torch
+
 from fewbit.errors import UsageError, nearest
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
@@ -26,7 +28,7 @@ class Grid:
         group_size: elements of a group; the last one may be shorter. -1 is the whole axis.
         block_size: rows and columns of a rectangle, for `per_block`.
         symmetric: whether zero is in the middle; otherwise a zero point moves it.
-        full_range: symmetric, but the scale carries a sign so that the lowest code is used too.
+        full_range: symmetric, but the scale carries a sign so that the lowest code is used too; for signed integers.
         scale_type: the values a scale may have.
         scale_mode: how an e8m0 scale follows from the block's maximum.
         rounding: how elements are rounded.
@@ -51,7 +53,7 @@ class Grid:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.full_range and self.symmetric and self.dtype.is_integer and not has_sign(self.scale_type):
+        if self.signed_scale and not has_sign(self.scale_type):
             raise UsageError(
                 f"full_range with {self.scale_type.name} scales",
                 where=f"a grid of {self.dtype.name}",
@@ -73,6 +75,16 @@ class Grid:
     def has_zero_point(self) -> bool:
         """Whether codes are shifted: asymmetric integers, and symmetric ones in an unsigned type."""
         return self.dtype.is_integer and not (self.symmetric and self.dtype.signed)
+
+    @property
+    def zero_storage(self) -> torch.dtype:
+        """The torch dtype a zero point is kept in."""
+        return torch.float32 if self.float_zero else self.dtype.storage
+
+    @property
+    def signed_scale(self) -> bool:
+        """Whether a scale carries a sign: only signed integers reach one code farther on one side."""
+        return self.full_range and self.symmetric and self.dtype.is_integer and self.dtype.signed
 
     @property
     def two_level(self) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewbit.numerics.dtypes import Float
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.rounding import round_to_integer
 from fewbit.numerics.scales import SMALLEST, ScaleType, power_from_maximum, round_scale
@@ -64,7 +63,7 @@ def from_range(
     with scale 1: runtimes cast to them, and never scale.
 
     Args:
-        low: shaped like the scales; finite.
+        low: shaped like the scales; finite, or NaN, which gives a scale of NaN.
         high: the same.
         grid: the grid to pin.
         block: the block shape the ranges belong to.
@@ -99,12 +98,12 @@ def from_range(
 def _reach(low: Tensor, high: Tensor, grid: Grid) -> tuple[Tensor, float]:
     """A length of each block, and how many steps it shall be long; negative to turn the block's codes round."""
     lowest, highest = grid.dtype.lowest, grid.dtype.highest
-    if isinstance(grid.dtype.value, Float) and grid.dtype.bits == 16:
+    if grid.dtype.is_cast:
         return torch.zeros_like(high), highest
     if grid.asymmetric:
         # Half of both, because the whole may overflow.
         return high * 0.5 - low * 0.5, (highest - lowest) / 2
-    if grid.full_range and grid.dtype.is_integer and grid.dtype.signed:
+    if grid.signed_scale:
         # The code of largest magnitude is the lowest one: a negative scale lends it to a positive extreme.
         return torch.where(-low >= high, -low, -high), -lowest
     return torch.maximum(-low, high), (highest - lowest) / 2 if grid.dtype.is_integer else highest

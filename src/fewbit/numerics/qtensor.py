@@ -16,6 +16,7 @@ from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import dequantize, quantize
 from fewbit.numerics.scales import load_scale, store_scale
 from fewbit.numerics.tiles import cut, in_one_piece
+from fewbit.numerics.zero_points import load_zero, store_zero
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class QTensor:
         block: the block shape.
         packed: `[…, bytes]`, see `packing`.
         scale: in the bytes of `grid.scale_type`, one a block.
-        zero_point: in the codes' storage type (float32 with `float_zero`), one a block, or none.
+        zero_point: in the bytes of `grid.zero_storage`, one a block, or none.
         super_scale: float32 `[]`, or none.
     """
 
@@ -48,9 +49,8 @@ class QTensor:
     @classmethod
     def from_codes(cls, codes: Tensor, qparams: QParams) -> QTensor:
         """Pack codes that were found elsewhere, say by an algorithm that does not round to nearest."""
-        grid, zero = qparams.grid, qparams.zero_point
-        if zero is not None and not grid.float_zero:
-            zero = zero.int().to(grid.dtype.storage)
+        grid = qparams.grid
+        zero = None if qparams.zero_point is None else store_zero(qparams.zero_point, grid)
         packed = pack(codes if codes.ndim else codes.reshape(1), grid.dtype)
         scale = store_scale(qparams.scale, grid.scale_type)
         return cls(grid, tuple(codes.shape), qparams.block, packed, scale, zero, qparams.super_scale)
@@ -58,7 +58,7 @@ class QTensor:
     @property
     def qparams(self) -> QParams:
         """Scales and zero points in float32."""
-        zero = None if self.zero_point is None else self.zero_point.float()
+        zero = None if self.zero_point is None else load_zero(self.zero_point)
         scale = load_scale(self.scale, self.grid.scale_type)
         return QParams(self.grid, self.block, scale, zero, self.super_scale)
 

@@ -61,7 +61,7 @@ def round_scale(scale: Tensor, kind: ScaleType) -> Tensor:
     """Positive or negative scales on the nearest value of a type, never zero: a zero scale would divide by it.
 
     Rounding down makes the range a little narrower than was asked for; what falls out of it is clipped. Powers of two
-    are nearest in the logarithm.
+    are nearest in the logarithm. NaN stays NaN in every type: a block that holds one must not come out as numbers.
 
     >>> round_scale(torch.tensor([0.0, 3.0, 1e9]), ScaleType.float16)
     tensor([5.9605e-08, 3.0000e+00, 6.5504e+04])
@@ -70,7 +70,8 @@ def round_scale(scale: Tensor, kind: ScaleType) -> Tensor:
     if is_power(kind):
         low = power_below(size).clamp_(min=SMALLEST)
         # The border between 2^k and 2^(k+1) is 2^(k + 1/2).
-        size = torch.where(size > low * 2**0.5, low * 2, low).clamp_(max=_LARGEST_POWER)
+        power = torch.where(size > low * 2**0.5, low * 2, low).clamp_(max=_LARGEST_POWER)
+        size = torch.where(size.isnan(), size, power)
     elif (number := _FLOATS.get(kind)) is not None:
         smallest = 2.0 ** (number.smallest_exponent - number.mantissa)
         size = round_to_float(size, number).clamp_(min=max(smallest, SMALLEST))
@@ -83,6 +84,7 @@ def power_from_maximum(amax: Tensor, dtype: Dtype, mode: ScaleMode) -> Tensor:
     """The power-of-two scale of an MX block from its largest magnitude (OCP MX v1.0, section 6.3, and its variants).
 
     An integer's scale is that of one unit: for MXINT8, whose elements are 64ths, the specification's divided by 64.
+    NaN stays NaN, for which e8m0 has a code.
 
     >>> power_from_maximum(torch.tensor([3.0, 7.0]), Dtype.fp4, ScaleMode.floor)
     tensor([0.5000, 1.0000])
@@ -103,11 +105,12 @@ def power_from_maximum(amax: Tensor, dtype: Dtype, mode: ScaleMode) -> Tensor:
         power = power_below((amax.view(torch.int32) + (1 << (22 - mantissa))).view(torch.float32))
     # An integer's lowest element is twice the power: it may not overflow.
     largest = _LARGEST_POWER / 2 if isinstance(number, Integer) else _LARGEST_POWER
-    return power.clamp(max=largest).mul_(2.0**-top).clamp_(min=SMALLEST)
+    power = power.clamp(max=largest).mul_(2.0**-top).clamp_(min=SMALLEST)
+    return torch.where(amax.isnan(), amax, power)
 
 
 def store_scale(scale: Tensor, kind: ScaleType) -> Tensor:
-    """Scales that lie on a type's grid, in the bytes of the type; exact."""
+    """Scales that lie on a type's grid, in the bytes of the type; exact, and NaN as the type's code for it."""
     if kind is ScaleType.float32:
         return scale
     if is_power(kind):
@@ -116,7 +119,8 @@ def store_scale(scale: Tensor, kind: ScaleType) -> Tensor:
         # Normal numbers have the bits of a float32 with another exponent bias; subnormal ones count in 2^-17.
         bits = (scale.view(torch.int32) >> (23 - _E5M3.mantissa)) - ((126 + _E5M3.smallest_exponent) << _E5M3.mantissa)
         units = scale * 2.0 ** (_E5M3.mantissa - _E5M3.smallest_exponent)
-        return torch.where(scale < 2.0**_E5M3.smallest_exponent, units, bits).to(torch.uint8)
+        code = torch.where(scale < 2.0**_E5M3.smallest_exponent, units, bits)
+        return torch.where(scale.isnan(), 255, code).to(torch.uint8)
     return scale.to(_NATIVE[kind])
 
 

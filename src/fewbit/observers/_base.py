@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -35,16 +37,27 @@ class Observer(ABC):
     Attributes:
         name: the member's name.
         keeps: the names of the tensors in its state; the first has an entry a row.
-        ordered: whether the order of the batches matters; if not, parts may be merged in any order.
         granularity: the granularity a public name speaks of; the scheme decides, not the observer.
     """
 
     name: ClassVar[str]
     keeps: ClassVar[tuple[str, ...]]
-    ordered: ClassVar[bool] = False
     granularity: ClassVar[QSchemeType | None] = None
 
     _seen: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not of the type of a parameter's default; who checks more, calls this first."""
+        for each in fields(self):
+            if not each.init or type(each.default) not in _KINDS:
+                continue
+            value, (kind, words) = getattr(self, each.name), _KINDS[type(each.default)]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise UsageError(
+                    f"{each.name}={value!r} for the observer {self.name!r}",
+                    where=each.name,
+                    expected=f"{words}, such as {each.default!r}",
+                )
 
     @abstractmethod
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
@@ -59,7 +72,7 @@ class Observer(ABC):
         if rows.ndim != 2 or not rows.is_floating_point():
             raise UsageError(
                 f"the observer {self.name!r} got a {rows.dtype} tensor of shape {list(rows.shape)}",
-                expected="float rows [R, E], as `activation_rows` and `weight_rows` give them",
+                expected="float rows [R, E], one for each scale",
             )
         if rows.numel():
             self._check_rows(len(rows))
@@ -129,6 +142,15 @@ class RangeObserver(Observer):
     def range(self, grid: Grid) -> tuple[Tensor, Tensor]:
         """The low and high end for each row: two float32 tensors `[R]`, low <= high."""
 
+    def range_under(self, grid: Grid, super_scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The same where the rows are a part of a tensor whose scale above all blocks is settled.
+
+        Args:
+            grid: of two levels.
+            super_scale: float32 `[]`; whoever looks for a range on the grid itself has to look under this one.
+        """
+        return self.range(grid)
+
 
 def observer_class(name: str | type) -> type[Observer]:
     """The observer a name stands for: a member, the user's own `"file.py:Class"`, or `"module:Class"` once imported.
@@ -147,3 +169,22 @@ def observer_class(name: str | type) -> type[Observer]:
     if not (isinstance(found, type) and issubclass(found, Observer)):
         raise UsageError(f"{name!r} is not an observer", expected="a subclass of Observer, or a module with OBSERVER")
     return found
+
+
+def range_observers() -> list[str]:
+    """The members that can say a range; those that cannot be imported here are left out."""
+    found = []
+    for name in registry.names("observers"):
+        with suppress(Exception):
+            if issubclass(observer_class(name), RangeObserver):
+                found.append(name)
+    return found
+
+
+# What may stand where a parameter's default does. A whole number is a number too; numpy's count.
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+}

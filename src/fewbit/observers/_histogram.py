@@ -30,8 +30,9 @@ class HistogramBase(RangeObserver):
     bins: int = 2048
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.bins < 4:
-            raise UsageError(f"bins={self.bins}", expected="at least 4")
+            raise UsageError(f"bins={self.bins}", where="bins", expected="at least 4")
 
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
         low, high = rows.amin(1), rows.amax(1)

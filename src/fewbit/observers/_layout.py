@@ -23,17 +23,6 @@ def activation_rows(x: Tensor, grid: Grid) -> Tensor:
     return _rows(x, grid.activation_block(tuple(x.shape), features=-1, dynamic=False))
 
 
-def weight_rows(weight: Tensor, grid: Grid, stack: int = 0) -> Tensor:
-    """A weight's rows `[scales, elements of a block]`.
-
-    Args:
-        weight: `[stack…, out, in, kernel…]`.
-        grid: tells the blocks.
-        stack: leading axes that number independent weights.
-    """
-    return _rows(weight, grid.weight_block(tuple(weight.shape), stack))
-
-
 def _rows(x: Tensor, block: tuple[int, ...]) -> Tensor:
     """`x` as `[blocks, elements]`; a block that is cut short repeats its own values in turn.
 

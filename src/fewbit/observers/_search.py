@@ -44,7 +44,7 @@ class SearchBase(HistogramBase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.candidates < 4:
-            raise UsageError(f"candidates={self.candidates}", expected="at least 4")
+            raise UsageError(f"candidates={self.candidates}", where="candidates", expected="at least 4")
 
     @abstractmethod
     def cost(self, seen: Spectrum, grid: Grid, super_scale: Tensor | None) -> Cost:
@@ -52,18 +52,21 @@ class SearchBase(HistogramBase):
 
     def range(self, grid: Grid) -> tuple[Tensor, Tensor]:
         whole = self.seen["low"], self.seen["high"]
-        above = from_range(*whole, grid, (1,)).super_scale if grid.two_level else None
-        found = [
-            best_range(part, grid, _in_batches(self.cost(part, grid, above), part), self.candidates)
-            for part in self.parts()
-        ]
-        ends = torch.cat([low for low, _ in found]), torch.cat([high for _, high in found])
-        if not grid.two_level:
+        super_scale = from_range(*whole, grid, (1,)).super_scale
+        ends = self.range_under(grid, super_scale)
+        if super_scale is None:
             return ends
         # The row with the largest value of all sets the scale above the others: cutting it would move their grids.
         largest = torch.maximum(-whole[0], whole[1])
         keep = largest == largest.amax()
         return torch.where(keep, whole[0], ends[0]), torch.where(keep, whole[1], ends[1])
+
+    def range_under(self, grid: Grid, super_scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        found = [
+            best_range(part, grid, _in_batches(self.cost(part, grid, super_scale), part), self.candidates)
+            for part in self.parts()
+        ]
+        return torch.cat([low for low, _ in found]), torch.cat([high for _, high in found])
 
 
 def best_range(seen: Spectrum, grid: Grid, cost: Cost, candidates: int) -> tuple[Tensor, Tensor]:
@@ -108,7 +111,7 @@ def _magnitudes(seen: Spectrum, grid: Grid) -> list[tuple[int, _Place]]:
         return 1, place
 
     ways = [by_magnitude(1.0, 1.0)]
-    if grid.full_range and grid.dtype.is_integer and grid.dtype.signed:
+    if grid.signed_scale:
         # One side reaches one code less far. `from_range` gives the longer side to the lowest code, so both are tried.
         short = -grid.dtype.highest / grid.dtype.lowest
         ways += [by_magnitude(1.0, short), by_magnitude(short, 1.0)]

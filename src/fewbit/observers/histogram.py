@@ -32,7 +32,7 @@ class HistogramObserver(HistogramBase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.mass < 1:
-            raise UsageError(f"mass={self.mass}", expected="at least 0 and below 1")
+            raise UsageError(f"mass={self.mass}", where="mass", expected="at least 0 and below 1")
 
     def range(self, grid: Grid) -> tuple[Tensor, Tensor]:
         seen = self.spectrum if grid.asymmetric else self.magnitudes

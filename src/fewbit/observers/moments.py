@@ -42,11 +42,6 @@ class MomentsObserver(Observer):
         return {name: first[name] + second[name] for name in self.keeps}
 
     @property
-    def mean(self) -> Tensor:
-        """E[x] of each row: float32 `[R]`."""
-        return (self.seen["sum"] / self.seen["count"]).float()
-
-    @property
     def mean_square(self) -> Tensor:
         """E[x²] of each row: float32 `[R]`."""
         return (self.seen["square"] / self.seen["count"]).float()

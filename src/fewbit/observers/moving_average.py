@@ -32,13 +32,14 @@ class MovingAverageObserver(RangeObserver):
 
     name = "moving_average"
     keeps = ("low", "high", "batches")
-    ordered = True
 
     averaging_constant: float = 0.01
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.averaging_constant <= 1:
-            raise UsageError(f"averaging_constant={self.averaging_constant}", expected="above 0 and at most 1")
+            what = f"averaging_constant={self.averaging_constant}"
+            raise UsageError(what, where="averaging_constant", expected="above 0 and at most 1")
 
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
         # Weighted sums, not averages: they can be added up. float64 keeps a thousand batches exact enough.

@@ -39,7 +39,7 @@ class PercentileObserver(HistogramBase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.percentile <= 100:
-            raise UsageError(f"percentile={self.percentile}", expected="above 0 and at most 100")
+            raise UsageError(f"percentile={self.percentile}", where="percentile", expected="above 0 and at most 100")
 
     def range(self, grid: Grid) -> tuple[Tensor, Tensor]:
         seen = self.spectrum if grid.asymmetric else self.magnitudes

@@ -59,7 +59,8 @@ class Config:
         exclude: names, globs or expressions of layers that stay in float, with everything inside them.
         kv_cache_quant_config: for keys and values of a cache: a spec, or specs by layer.
         kv_cache_post_rope: whether keys are quantized after the rotary embedding, as caches keep them.
-        algo_config: algorithms to run besides, as names or objects with a `name` and parameters.
+        algo_config: the algorithm for weights whose spec names neither an algorithm nor an observer, as a name or an
+            object with a `name` and parameters; more entries hold the parameters of algorithms that specs name.
         min_kv_scale: the smallest scale a cache may have.
         optional: entries above that may match nothing, such as a preset's for layers that only some models have.
 

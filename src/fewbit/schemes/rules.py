@@ -18,7 +18,6 @@ from fewbit.schemes.formats import FORMATS
 
 Fields = Mapping[str, Any]
 
-CASTS = (Dtype.float16, Dtype.bfloat16)
 ACTIVATIONS = ("input_tensors", "output_tensors", "kv_cache")
 _WITH_AXIS = (None, QSchemeType.per_channel, QSchemeType.per_group)
 
@@ -157,7 +156,7 @@ def _of_formats(fields: Fields) -> list[Fault]:
         if scheme not in (None, QSchemeType.per_group) or "block_size" in fields:
             found = f"dtype={dtype} with {f'qscheme={scheme.name}' if scheme else 'a block_size'}"
             faults.append(Fault("qscheme", found, "per_group: it is a format of groups"))
-    if element(fields) in CASTS and dtype is not None:
+    if isinstance(dtype, Dtype) and dtype.is_cast:
         scaled = [n for n in ("group_size", "block_size", "ch_axis", "scale_calculation_mode") if n in fields]
         scaled += ["qscheme"] if scheme not in (None, QSchemeType.per_tensor) else []
         scaled += ["scale_type"] if fields.get("scale_type") not in (None, ScaleType.float32) else []
@@ -182,7 +181,8 @@ def _of_activation(fields: Fields) -> list[Fault]:
 
 
 def _of_cache(fields: Fields) -> list[Fault]:
-    if not fields.get("is_dynamic") or element(fields) in CASTS:
+    number = element(fields)
+    if not fields.get("is_dynamic") or (number is not None and number.is_cast):
         return []
     faults, scheme = [], fields.get("qscheme")
     if scheme not in (None, QSchemeType.per_token, QSchemeType.per_group):

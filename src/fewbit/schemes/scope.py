@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fewbit.errors import UsageError
 from fewbit.schemes.faults import Fault, closest, no_field, refuse
 from fewbit.schemes.patterns import fault_of, lineage
 
@@ -58,7 +59,7 @@ class IgnoredScope:
         names: Sequence[str] = (),
         patterns: Sequence[str] = (),
         types: Sequence[Any] = (),
-        subgraphs: Sequence[Any] = (),
+        subgraphs: Sequence[Any] | None = (),
         validate: bool = True,
         **unknown: Any,
     ):
@@ -67,7 +68,7 @@ class IgnoredScope:
             "names": _texts("names", names, faults),
             "patterns": _texts("patterns", patterns, faults),
             "types": _texts("types", types, faults),
-            "subgraphs": tuple(_subgraph(i, part, faults) for i, part in enumerate(subgraphs)),
+            "subgraphs": tuple(_subgraph(i, part, faults) for i, part in enumerate(_listed(subgraphs))),
             "validate": bool(validate),
         }
         for i, pattern in enumerate(values["patterns"]):
@@ -96,10 +97,18 @@ class IgnoredScope:
             edges: the graph as pairs of producer and consumer, where the backend has one.
 
         Raises:
-            UsageError: with `validate`, every entry that matches nothing, with the nearest names there are.
+            UsageError: subgraphs without a graph; with `validate`, every entry that matches nothing, with the nearest
+                names there are.
         """
-        graph = None if edges is None else list(edges)
-        within = [set() if graph is None else part.inside(graph) for part in self.subgraphs]
+        if self.subgraphs and edges is None:
+            raise UsageError(
+                "this backend has no graph, so nothing can be said to lie between two layers",
+                where="IgnoredScope.subgraphs",
+                expected="names, patterns or types",
+                try_="name what lies between; a name stands for everything inside it",
+            )
+        graph = list(edges or ())
+        within = [part.inside(graph) for part in self.subgraphs]
         if self.validate:
             refuse(self._idle(layers, within), "the ignored scope")
         inner = set().union(*within)
@@ -132,12 +141,19 @@ class IgnoredScope:
 
 
 def _texts(field: str, given: Any, faults: list[Fault]) -> tuple[str, ...]:
-    items: list[Any] = [given] if isinstance(given, str | type) else list(given or ())
-    texts = tuple(item.__name__ if isinstance(item, type) and field == "types" else item for item in items)
+    texts = tuple(item.__name__ if isinstance(item, type) and field == "types" else item for item in _listed(given))
     if not all(isinstance(item, str) for item in texts):
         faults.append(Fault(f"IgnoredScope.{field}", repr(given), "a list of texts"))
         return ()
     return texts
+
+
+def _listed(given: Any) -> list[Any]:
+    """The items of a list; one item alone stands for a list of one."""
+    if given is None:
+        return []
+    one = isinstance(given, str | type | Mapping) or not isinstance(given, Iterable)
+    return [given] if one else list(given)
 
 
 def _subgraph(index: int, given: Any, faults: list[Fault]) -> Subgraph:

@@ -20,6 +20,8 @@ from fewbit.schemes.frozen import thaw
 
 # How scales are found: fields that are inherited together or not at all.
 _FINDING = ("observer_cls", "observer_parameters", "algorithm")
+# What a block format implies: fields that its name replaces.
+_FORMAT = ("qscheme", "group_size", "block_size", "symmetric", "scale_type")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -137,7 +139,8 @@ class QuantizationSpec:
         """These fields, and `base`'s for those that are not set here.
 
         What would contradict a field of this spec is not inherited (the group size of a base in groups, where this says
-        per channel), nor is half of a pair: whoever names an observer does not inherit the algorithm of another.
+        per channel), nor is half of a pair: whoever names an observer does not inherit the algorithm of another, and
+        whoever names a block format takes its groups and scales along, not those of another type.
 
         >>> QuantizationSpec(group_size=64).over(QuantizationSpec("int4", group_size=128)).to_dict()
         {'dtype': 'int4', 'group_size': 64}
@@ -146,6 +149,8 @@ class QuantizationSpec:
         dropped: set[str] = set()
         if self.observer_cls is not None or self.algorithm is not None:
             dropped.update(_FINDING)
+        if isinstance(self.dtype, str) and self.dtype != base.dtype:
+            dropped.update(_FORMAT)
         by_token = self.qscheme is QSchemeType.per_token and self.is_dynamic is None
         if by_token:
             dropped.add("is_dynamic")  # tokens to come have no scales beforehand
@@ -220,7 +225,7 @@ class QuantizationSpec:
     @property
     def is_cast(self) -> bool:
         """Whether it is a plain change of float type, without scales."""
-        return self.dtype in rules.CASTS
+        return isinstance(self.dtype, Dtype) and self.dtype.is_cast
 
     @property
     def observer(self) -> str | None:

@@ -67,6 +67,57 @@ def test_training_a_copy_leaves_norms_biases_and_statistics_of_the_original():
     assert same(before, snapshot(model))
 
 
+class Remembers(nn.Module):
+    """Writes in its forward what no parameter holds: a cache, a queue through a view of it, a codebook."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(1, 2, 3, 4))
+        self.register_buffer("newest", self.cache[:, :, -1])
+        self.codebook = torch.zeros(4, 4)
+        self.made = self.linear.weight * 2  # the result of a computation
+        self.kept = [torch.zeros(2, 2)]
+
+    def forward(self, x):
+        self.newest += 1
+        self.codebook += 1
+        with torch.no_grad():
+            self.made += 1
+        self.kept[0] += 1
+        return self.linear(x)
+
+
+def test_what_a_copys_forward_writes_does_not_reach_the_original():
+    model = Remembers()
+    before = [t.detach().clone() for t in (model.cache, model.newest, model.codebook, model.made, model.kept[0])]
+    twin = EagerView(model).copy().native()
+    assert twin.linear.weight.data_ptr() == model.linear.weight.data_ptr()
+    twin(torch.zeros(1, 4))
+    assert twin.cache[:, :, -1].eq(1).all() and twin.codebook.eq(1).all(), "views of one memory stay views of one"
+    after = (model.cache, model.newest, model.codebook, model.made, model.kept[0])
+    assert all(map(torch.equal, before, after))
+
+
+def test_a_copy_that_runs_gives_the_originals_lazy_layers_no_weights():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    twin = EagerView(model).copy().native()
+    twin(torch.randn(2, 4))
+    assert twin[0].weight.shape == (3, 4)
+    assert nn.parameter.is_lazy(model[0].weight) and nn.parameter.is_lazy(model[1].running_mean)
+
+
+def test_a_buffer_of_a_special_class_is_copied_too():
+    class Special(torch.Tensor):
+        pass
+
+    model = nn.Linear(4, 4)
+    model.register_buffer("table", torch.zeros(4, 4).as_subclass(Special))
+    twin = EagerView(model).copy().native()
+    twin.table += 1
+    assert type(twin.table) is Special and model.table.eq(0).all()
+
+
 def test_ties_shared_modules_gradients_and_hooks():
     inner = nn.Linear(4, 4)
     model = nn.ModuleDict({"a": inner, "b": inner, "c": nn.Linear(4, 4, bias=False)})

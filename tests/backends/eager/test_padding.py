@@ -106,4 +106,4 @@ def test_an_encoders_mask_is_not_laid_over_a_decoder_of_the_same_length():
     view.run([item], {p: lambda values, _, name=p.layer: seen.update({name: len(values)}) for p in points})
     decoder = [count for name, count in seen.items() if name.startswith("decoder.")]
     assert decoder and set(decoder) == {16}
-    assert any("decoder" in line for line in view.notes)
+    assert any("decoder" in where for where, _ in view.notes)

@@ -6,6 +6,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 from torch.nn.utils import weight_norm as old_weight_norm
 
 from fewbit.backends.eager.view import EagerView
+from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.model.points import Role
 from tiny_models import codes, shaken, transformer
 
@@ -96,6 +97,8 @@ def test_the_huggingface_conv1d_is_a_linear_layer_the_other_way_round():
         (lambda: nn.Linear(4, 4, dtype=torch.complex64), "complex64"),
         (lambda: nn.Bilinear(3, 4, 5), "only when the model runs"),
         (lambda: nn.ParameterList([torch.randn(3, 4)]), "class of its own"),
+        (lambda: nn.ParameterList([torch.randn(3, 0)]), "0: has no elements"),
+        (lambda: nn.Embedding(0, 4), "the weight of Embedding has no elements"),
     ],
 )
 def test_what_cannot_be_quantized_is_named_with_the_reason(make, words):
@@ -104,6 +107,25 @@ def test_what_cannot_be_quantized_is_named_with_the_reason(make, words):
     assert weights(view) == {"fine.weight": (4, 4)}
     ((layer, reason),) = view.skipped()
     assert layer == "odd" and words in reason
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_layer_without_elements_is_left_alone_and_the_rest_is_quantized():
+    class Empty(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.empty, self.full = nn.Linear(0, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.full(x) + self.empty(x[:, :0])
+
+    view = EagerView(Empty())
+    assert {p.layer for p in view.points()} == {"full"}
+    assert view.skipped() == [("empty", "the weight of Linear has no elements")]
+    data = [torch.randn(2, 4) for _ in range(5)]
+    quantizer = ModelQuantizer("w8a8")
+    assert quantizer.quantize_model(Empty().eval(), data)(data[0]).shape == (2, 4)
+    assert [line["where"] for line in quantizer.record.lines if line["what"] == "float"] == ["empty"]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")

@@ -118,6 +118,19 @@ def test_torchs_fast_path_is_closed():
         assert (model(x) - before).abs().max() > 0.05
 
 
+def test_codes_close_the_short_cuts_around_every_user_and_no_others():
+    models = [Encoder(norm_first=False) for _ in range(3)]
+    first, second, third = (model.encoder.layers for model in models)
+    first[0].linear1.weight = third[1].linear1.weight
+    view = EagerView(nn.ModuleList(models))
+    weight = point(view, "0.encoder.layers.0.linear1.weight")
+    view.quantize(weight, codes(view.read(weight)))
+    view.quantize(weight, codes(view.read(weight)))
+    hooks = [len(layer._forward_pre_hooks) for layer in (*first, *second, *third)]
+    assert hooks == [1, 0, 0, 0, 0, 1]
+    assert [model.encoder.use_nested_tensor for model in models] == [False, True, False]
+
+
 def test_what_does_not_fit_is_refused():
     view = EagerView(nn.Sequential(nn.Linear(6, 4), nn.MultiheadAttention(4, 2)))
     weight = point(view, "0.weight")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -22,10 +22,9 @@ def has_cache(model: nn.Module) -> bool:
     return "past_key_values" in inspect.signature(model.forward).parameters and hasattr(model, "config")
 
 
-def cache_points(model: nn.Module) -> list[Point]:
+def cache_points(layers: Iterable[str]) -> list[Point]:
     """The keys and values of every attention that fills the cache, in its order."""
-    names = cache_layers(model).values() if has_cache(model) else ()
-    return [Point(name, role, CACHE) for name in names for role in (Role.key, Role.value)]
+    return [Point(name, role, CACHE) for name in layers for role in (Role.key, Role.value)]
 
 
 @contextmanager
@@ -48,9 +47,15 @@ def watched(model: nn.Module, watch: Mapping[Point, Callable[[Point, Tensor], No
             attach_cache(model, {int(index): pair for index, pair in before.items()})
 
 
-def keep_as_codes(model: nn.Module, point: Point, how: QParams | Grid) -> None:
-    """Quantize the keys or the values of one attention from now on, in place."""
-    index = next(i for i, name in cache_layers(model).items() if name == point.layer)
+def keep_as_codes(model: nn.Module, index: int, point: Point, how: QParams | Grid) -> None:
+    """Quantize the keys or the values of one attention from now on, in place.
+
+    Args:
+        model: the model that makes the cache.
+        index: the layer of the cache that this attention fills.
+        point: its keys or its values.
+        how: fixed scales, or a grid whose scales are found at run time.
+    """
     codecs = {int(i): pair for i, pair in getattr(model, "fewbit_cache", {}).items()}
     pair = codecs.setdefault(index, KeyValueCodecs(None, None))
     fixed = how if isinstance(how, QParams) else None

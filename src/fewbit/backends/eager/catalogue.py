@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fewbit.backends.eager import ties
 from fewbit.backends.eager.slots import Slot, float_shape, kind_of, parameter_names, slots_of
+from fewbit.backends.eager.ties import Ties, held
 from fewbit.model.ops import ATTENTION, EMBEDDING, EXPERTS, Op
 from fewbit.model.points import Point, Role
 from fewbit.modules.quantized import Quantized
@@ -95,19 +95,17 @@ def catalogue(model: nn.Module, seen: Mapping[tuple[str, str], Slot | str]) -> C
     return found
 
 
-def points(found: Catalogue, users: Mapping[object, list[str]]) -> list[Point]:
+def points(found: Catalogue, ties: Ties) -> list[Point]:
     """Every point of a catalogue, in model order."""
-    return [point for layer in found.layers.values() if layer.op is not None for point in points_of(layer, users)]
+    return [point for layer in found.layers.values() if layer.op is not None for point in points_of(layer, ties)]
 
 
-def points_of(layer: Layer, users: Mapping[object, list[str]]) -> Iterator[Point]:
+def points_of(layer: Layer, ties: Ties) -> Iterator[Point]:
     """The points of one layer."""
     assert layer.op is not None
-    tensors = ties.held(layer.module)
     for slot in layer.slots:
         own, dtype = float_shape(layer.module, slot.tensor)
-        held = tensors.get(slot.tensor)
-        name = f"{layer.name}.{slot.tensor}".lstrip(".")
+        tie = ties.get((id(layer.module), slot.tensor))
         yield Point(
             layer.name,
             slot.role,
@@ -117,7 +115,7 @@ def points_of(layer: Layer, users: Mapping[object, list[str]]) -> Iterator[Point
             str(dtype).removeprefix("torch."),
             slot.stack,
             slot.groups,
-            tuple(users.get(ties.identity(held), [name])) if held is not None else (name,),
+            tuple(tie.names) if tie is not None else (f"{layer.name}.{slot.tensor}".lstrip("."),),
         )
     if "forward" in vars(layer.module) or not layer.called:
         return  # a forward put in the place of the class's own does not pass by quantizers
@@ -156,11 +154,13 @@ def _fault(module: nn.Module) -> str | None:
             f"spectral_norm or pruning of torch.nn.utils); remove_weight_norm, remove_spectral_norm or prune.remove "
             f"makes it one"
         )
-    dtypes = {float_shape(module, slot.tensor)[1] for slot in slots_of(module) if slot.role is Role.weight}
-    odd = [str(dtype).removeprefix("torch.") for dtype in dtypes if dtype not in FLOATS]
+    weights = [float_shape(module, slot.tensor) for slot in slots_of(module) if slot.role is Role.weight]
+    if any(0 in shape for shape, _ in weights):
+        return f"the weight of {kind} has no elements"
+    odd = [str(dtype).removeprefix("torch.") for dtype in {dtype for _, dtype in weights} if dtype not in FLOATS]
     if odd:
         return f"the weight of {kind} is {', '.join(odd)}: no plain float tensor, perhaps quantized already"
-    plain = all(type(t) in (nn.Parameter, Tensor) for t in ties.held(module).values())
+    plain = all(type(t) in (nn.Parameter, Tensor) for t in held(module).values())
     return None if plain else f"the weight of {kind} is a tensor of a special class (sharded or quantized already)"
 
 
@@ -175,6 +175,9 @@ def _unknown_layer(
     for tensor in names:
         shape, dtype = float_shape(module, tensor)
         if len(shape) < 2 or dtype not in FLOATS:
+            continue
+        if 0 in shape:
+            reasons.append(f"{tensor}: has no elements")
             continue
         use = _kept_use(module, tensor) or seen.get((name, tensor))
         if isinstance(use, Slot):

@@ -7,29 +7,25 @@ import copy
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fewbit.errors import UsageError
+from fewbit.modules.quantized import Quantized
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy whose matrices share their memory with the original's and whose vectors and scalars are its own.
+    """A copy whose weights share their memory with the original's and whose other tensors are its own.
 
     Modules, classes, hooks and configurations are new, so nothing done to the copy reaches the original. Every
-    parameter is a new object too, and what is one tensor in the original is one in the copy. Vectors (norms, biases,
-    running statistics) are a trifle in size and are written to in training, so they are copied.
+    parameter is a new object too, and what is one tensor in the original is one in the copy. Only matrices that are
+    parameters or codes are shared: no forward writes to them. Vectors (norms, biases) are a trifle in size and are
+    written to in training; a buffer (a cache, a queue, running statistics) may be written to in any forward.
 
     Raises:
         UsageError: something in the model cannot be copied.
     """
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        kept = [*module._parameters.values(), *module._buffers.values()]
-        kept += [value for value in vars(module).values() if isinstance(value, Tensor)]
-        for tensor in kept:
-            if tensor is not None and id(tensor) not in memo:
-                memo[id(tensor)] = _twin(tensor)
     try:
-        return copy.deepcopy(model, memo)
+        return copy.deepcopy(model, _twins(model))
     except Exception as error:
         raise UsageError(
             f"the model cannot be copied: {type(error).__name__}: {str(error)[:300]}",
@@ -39,9 +35,30 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def _twins(model: nn.Module) -> dict[int, Any]:
+    """What deepcopy is to put in the place of some tensors, by `id`; the others it copies itself, with their ties."""
+    twins: dict[int, Any] = {}
+    for module in model.modules():
+        codes = module.kept_buffers() if isinstance(module, Quantized) else ()
+        for tensor in (*module._parameters.values(), *(module._buffers.get(name) for name in codes)):
+            if tensor is not None and id(tensor) not in twins:
+                twins[id(tensor)] = _twin(tensor)
+        for tensor in (*module._buffers.values(), *vars(module).values()):
+            if isinstance(tensor, Tensor) and id(tensor) not in twins:
+                if is_lazy(tensor):
+                    twins[id(tensor)] = _twin(tensor)
+                elif not tensor.is_leaf or type(tensor) not in (Tensor, nn.Parameter):  # deepcopy refuses these
+                    twins[id(tensor)] = tensor.detach().clone()
+    return twins
+
+
 def _twin(tensor: Tensor) -> Tensor:
+    if is_lazy(tensor):
+        kind: Any = type(tensor)
+        empty: Tensor = kind(tensor.requires_grad, tensor.data.device, tensor.data.dtype)
+        return empty
     if type(tensor) not in (Tensor, nn.Parameter):
-        return tensor  # tensors of special classes know best what a copy of them would be; they are not changed
+        return tensor  # parameters of special classes know best what a copy of them would be; they are not changed
     data = tensor.detach()
     if data.ndim < 2:
         data = data.clone()

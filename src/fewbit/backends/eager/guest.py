@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -32,11 +32,12 @@ def devices(model: nn.Module) -> set[torch.device]:
 
 @contextmanager
 def lent_randomness(model: nn.Module) -> Iterator[None]:
-    """Within the block random numbers are private and start anew, on every device of the model."""
+    """Within the block random numbers are private and start anew, on every device of the model and on no other."""
     places = [device for device in devices(model) if device.type == "cuda"]
     with torch.random.fork_rng(places, enabled=bool(places)), Loan().lend():
-        if places:
-            torch.cuda.manual_seed_all(0)
+        for place in places:
+            with torch.cuda.device(place):
+                torch.cuda.manual_seed(0)
         yield
 
 
@@ -63,19 +64,25 @@ def _copies(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
 
 @contextmanager
 def _no_cache(model: nn.Module) -> Iterator[None]:
-    """Without a Hugging Face model's key-value cache: it costs memory and nobody reads it here."""
+    """Without a Hugging Face model's key-value cache: it costs memory and nobody reads it here.
+
+    A configuration that does not let itself be changed keeps its cache, since nothing worse than the cost comes of it.
+    """
     configs: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
         for part in (config, *(vars(config).values() if hasattr(config, "__dict__") else ())):
             if getattr(part, "use_cache", None) is True and hasattr(part, "__dict__"):
                 configs[id(part)] = part
+    changed: list[Any] = []
     try:
         for part in configs.values():
-            part.use_cache = False
+            with suppress(Exception):  # whatever somebody's class raises
+                part.use_cache = False
+                changed.append(part)
         yield
     finally:
-        for part in configs.values():
+        for part in changed:
             part.use_cache = True
 
 

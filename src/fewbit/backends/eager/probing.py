@@ -27,8 +27,8 @@ def probe(model: nn.Module, found: Catalogue, item: Item) -> Seen:
     calls: dict[str, Call] = {}
     names = dict.fromkeys(layer for layer, _ in found.unknown)
     modules = {name: found.layers[name].module for name in names}
-    handles = [m.register_forward_pre_hook(_keeper(name, calls), with_kwargs=True) for name, m in modules.items()]
     with guest(model):
+        handles = [m.register_forward_pre_hook(_keeper(name, calls), with_kwargs=True) for name, m in modules.items()]
         try:
             call(model, on_device(model, item))
         finally:

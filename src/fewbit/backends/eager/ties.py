@@ -4,34 +4,47 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
 
-def identity(tensor: Tensor) -> Hashable:
-    """Equal for two tensors that are the same numbers in the same memory, whatever the order of their axes."""
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type in ("cpu", "cuda")
-    if not plain or not tensor.numel():
-        return id(tensor)
-    storage = tensor.untyped_storage()
-    sides = sorted(zip(tensor.stride(), tensor.shape))
-    return (str(tensor.device), storage.data_ptr(), tensor.storage_offset(), tensor.dtype, tuple(sides))
+@dataclass
+class Tie:
+    """One tensor and everyone who uses it.
+
+    Args:
+        names: every `layer.tensor` it goes by, in model order.
+        holders: every module that has it, once, with its name there.
+    """
+
+    names: list[str] = field(default_factory=list)
+    holders: list[tuple[nn.Module, str]] = field(default_factory=list)
+
+    def users(self, tensor: Tensor) -> list[tuple[nn.Module, str]]:
+        """The holders that have this very tensor now: a cast of the model parts those who only shared its memory."""
+        now = [(module, name, held(module).get(name)) for module, name in self.holders]
+        return [(module, name) for module, name, t in now if t is not None and identity(t) == identity(tensor)]
 
 
-def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same identity; quick for those that have not."""
-    plain = type(other) in (Tensor, nn.Parameter) and not one.is_meta and not other.is_meta
-    if not plain or one.data_ptr() != other.data_ptr():
-        return one is other
-    return identity(one) == identity(other)
+Ties = dict[tuple[int, str], Tie]
+"""By the `id` of a module and the name of its parameter."""
 
 
-def users(model: nn.Module) -> dict[Hashable, list[str]]:
-    """Every parameter, or the codes that replaced it, with all the names `layer.tensor` it goes by, in model order."""
-    found: dict[Hashable, list[str]] = {}
+def ties(model: nn.Module) -> Ties:
+    """The tie of every parameter, or of the codes that replaced it; a tensor that one module uses is a tie too.
+
+    Who shares a tensor stays the same when all of them are given another in its place, so one look is enough.
+    """
+    found: Ties = {}
+    by_identity: dict[Hashable, Tie] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for name, tensor in held(module).items():
-            found.setdefault(identity(tensor), []).append(f"{path}.{name}".lstrip("."))
+            tie = by_identity.setdefault(identity(tensor), Tie())
+            tie.names.append(f"{path}.{name}".lstrip("."))
+            if (id(module), name) not in found:
+                found[id(module), name] = tie
+                tie.holders.append((module, name))
     return found
 
 
@@ -54,6 +67,16 @@ def held(module: nn.Module) -> dict[str, Tensor]:
         if packed is not None:
             tensors[name] = packed
     return tensors
+
+
+def identity(tensor: Tensor) -> Hashable:
+    """Equal for two tensors that are the same numbers in the same memory, whatever the order of their axes."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type in ("cpu", "cuda")
+    if not plain or not tensor.numel():
+        return id(tensor)
+    storage = tensor.untyped_storage()
+    sides = sorted(zip(tensor.stride(), tensor.shape))
+    return (str(tensor.device), storage.data_ptr(), tensor.storage_offset(), tensor.dtype, tuple(sides))
 
 
 def between(one: Tensor, other: Tensor) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,10 +68,15 @@ def steps(found: Catalogue) -> dict[str, Layer]:
     """The layers that count as one step: those that run, and lie in no other."""
     taken: dict[str, Layer] = {}
     for name, layer in found.layers.items():
-        within = any(name.startswith(f"{outer}.") for outer in taken)
-        if layer.called and not layer.inside and not within:
+        if layer.called and not layer.inside and not any(outer in taken for outer in _outer(name)):
             taken[name] = layer
     return taken
+
+
+def _outer(name: str) -> Iterator[str]:
+    """The names of the modules that a module lies in, the model itself left out."""
+    while name := name.rpartition(".")[0]:
+        yield name
 
 
 def trace(model: nn.Module, layers: dict[str, Layer], item: Item) -> Trace:

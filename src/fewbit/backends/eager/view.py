@@ -9,24 +9,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fewbit.backends.eager import ties
 from fewbit.backends.eager.affine import Affine
-from fewbit.backends.eager.caches import cache_points, keep_as_codes
+from fewbit.backends.eager.caches import keep_as_codes
 from fewbit.backends.eager.calling import Item
-from fewbit.backends.eager.catalogue import Catalogue, Layer, catalogue, points, points_of
+from fewbit.backends.eager.catalogue import Layer, points_of
 from fewbit.backends.eager.copying import copied
+from fewbit.backends.eager.naming import types_of
 from fewbit.backends.eager.probing import Seen, probe, probe_with_own_example
 from fewbit.backends.eager.rescaling import checked, divided_outputs, multiplied_inputs, spread
 from fewbit.backends.eager.running import Run
 from fewbit.backends.eager.slots import Slot, float_shape
 from fewbit.backends.eager.structure import discover
+from fewbit.backends.eager.survey import Survey
+from fewbit.backends.eager.ties import between, held, identity
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CACHE
 from fewbit.model.points import Point, Role
 from fewbit.model.structure import Structure
 from fewbit.model.view import Watcher
 from fewbit.modules.activation import ActivationQuantizer
-from fewbit.modules.fast_paths import close_fast_paths
+from fewbit.modules.fast_paths import close_fast_path
 from fewbit.modules.quantized import Quantized, clear_weight, float_weight, get_weight, make_quantized, set_weight
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
@@ -37,10 +39,8 @@ class EagerView:
     """A module tree under the verbs of `ModelView`.
 
     Args:
-        model: the module. Looking changes nothing; `write`, `rescale`, `quantize` and `prune` change it in place.
-
-    Attributes:
-        notes: what runs showed that is worth knowing, one line a layer.
+        model: the module. Looking changes nothing; `write`, `rescale`, `quantize` and `prune` change it in place. What
+            else changes the module tree (another layer in the place of one) calls for a new view.
     """
 
     can = frozenset({"structure", "rescale", "prune"})
@@ -50,19 +50,18 @@ class EagerView:
         self._seen: Seen = {}
         self._affine: dict[str, Affine] = {}
         self._tried_own_example = False
-        self._known: Catalogue | None = None
-        self.notes: list[str] = []
+        self._known: Survey | None = None
+        self._noted: dict[tuple[str, str], None] = {}
 
     # looking
 
     def points(self, match: Callable[[Point], bool] | None = None) -> list[Point]:
         """Every point that matches, in model order."""
-        every = [*points(self._catalogue(), ties.users(self._model)), *cache_points(self._model)]
-        return every if match is None else [point for point in every if match(point)]
+        return [point for point in self._survey().points if match is None or match(point)]
 
     def skipped(self) -> list[tuple[str, str]]:
         """Layers with matrices that cannot be quantized, each with the reason; norms and the like are not listed."""
-        return list(self._catalogue().skipped)
+        return list(self._survey().found.skipped)
 
     def quantized(self) -> list[str]:
         """Layers that are quantized already."""
@@ -73,23 +72,32 @@ class EagerView:
         tensors: dict[object, Tensor] = {}
         for module in self._model.modules():
             codes = module.kept_buffers() if isinstance(module, Quantized) else ()
-            held = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
-            tensors.update(
-                {ties.identity(tensor): tensor for tensor in held if tensor is not None and not is_lazy(tensor)}
-            )
+            kept = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
+            tensors.update({identity(tensor): tensor for tensor in kept if tensor is not None and not is_lazy(tensor)})
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """Every module under each of its names, with its types; the model itself only where it is a layer."""
+        return {name: types_of(module) for name, module in self._look().named.items()}
 
     def types(self, layer: str) -> tuple[str, ...]:
         """The names of a layer's class and its base classes, without those that quantizing brings in."""
-        module = self._layer(layer).module
-        cls = module.float_class if isinstance(module, Quantized) else type(module)
-        return tuple(base.__name__ for base in cls.__mro__ if base is not object)
+        named = self._look().named
+        if layer not in named:
+            raise _no_layer(layer, named)
+        return types_of(named[layer])
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What runs showed that is worth knowing, as `(layer, what)`."""
+        return list(self._noted)
 
     def probe(self, item: Item) -> None:
         """Learn from one item how layers of unknown class use their parameters; `points` knows them from then on."""
-        found = self._found()
+        found = self._look().found
         if found.unknown:
             self._seen |= probe(self._model, found, item)
+            self._known = None
 
     def read(self, point: Point) -> Tensor:
         """A weight or bias in fewbit's layout; not to be changed."""
@@ -104,12 +112,18 @@ class EagerView:
 
     def run(self, items: Iterable[Item], watch: Mapping[Point, Watcher]) -> int:
         """Run the model over items, hand each watched activation over, return the number of items."""
-        return Run(self._model, self._catalogue(), watch, self._note).over(items)
+        try:
+            return Run(self._model, self._survey().found, watch, self._note).over(items)
+        finally:
+            self._known = None  # a run gives lazy modules their weights
 
     def structure(self, item: Item) -> Structure:
         """What one item shows of who feeds whom."""
         self.probe(item)
-        found, affine = discover(self._model, self._found(), item)
+        try:
+            found, affine = discover(self._model, self._look().found, item)
+        finally:
+            self._known = None
         self._affine |= affine
         return found
 
@@ -157,14 +171,15 @@ class EagerView:
             quantizer = ActivationQuantizer(how.grid if isinstance(how, QParams) else how, layer.features(), fixed)
             place = next(iter(layer.module.parameters()), next(iter(layer.module.buffers()), torch.empty(0))).device
             setattr(make_quantized(layer.module), f"{point.role.value}_quantizer", quantizer.to(place))
+            self._close_fast_paths(layer.module)
         elif point.op is CACHE and isinstance(how, QParams | Grid):
-            keep_as_codes(self._model, point, how)
+            index = next(index for index, name in self._survey().cache.items() if name == point.layer)
+            keep_as_codes(self._model, index, point, how)
         else:
             raise UsageError(
                 f"{point.name} cannot be quantized by a {type(how).__name__}",
                 expected="codes for a weight, scales or a grid for an activation",
             )
-        close_fast_paths(self._model)
 
     def prune(self, point: Point, mask: Tensor) -> None:
         """Set what the mask does not keep to zero, for good."""
@@ -177,7 +192,7 @@ class EagerView:
             self.write(point, kept)
 
     def copy(self) -> EagerView:
-        """A view of a copy: changing it leaves this one's model alone. Matrices share their memory until changed."""
+        """A view of a copy: changing it leaves this one's model alone. Weights share their memory until changed."""
         twin = EagerView(copied(self._model))
         twin._seen, twin._affine = dict(self._seen), dict(self._affine)
         twin._tried_own_example = self._tried_own_example
@@ -189,25 +204,24 @@ class EagerView:
 
     # inside
 
-    def _found(self) -> Catalogue:
-        self._known = catalogue(self._model, self._seen)
+    def _look(self) -> Survey:
+        """The survey, without a run of the model."""
+        if self._known is None:
+            self._known = Survey(self._model, self._seen)
         return self._known
 
-    def _catalogue(self) -> Catalogue:
-        """The catalogue; layers that only a run can explain are tried with the model's own example, if it has one."""
-        found = self._found()
-        stacks = any(len(float_shape(found.layers[layer].module, tensor)[0]) > 2 for layer, tensor in found.unknown)
-        if stacks and not self._tried_own_example:
+    def _survey(self) -> Survey:
+        """The survey; layers that only a run can explain are tried with the model's own example, if it has one."""
+        if not self._tried_own_example and self._look().has_unknown_stacks:
             self._tried_own_example = True
-            self._seen |= probe_with_own_example(self._model, found)
-            found = self._found()
-        return found
+            self._seen |= probe_with_own_example(self._model, self._look().found)
+            self._known = None
+        return self._look()
 
     def _layer(self, name: str) -> Layer:
-        # Quantizing changes no name and no slot, so the last catalogue still holds.
-        found = (self._known or self._catalogue()).layers
+        found = self._survey().found.layers
         if name not in found:
-            raise UsageError(f"the model has no layer {name!r}", expected=nearest(name, found)[:300])
+            raise _no_layer(name, found)
         return found[name]
 
     def _slot(self, point: Point) -> tuple[Layer, Slot]:
@@ -219,17 +233,20 @@ class EagerView:
 
     def _users(self, layer: Layer, tensor: str) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
         """Everyone who uses a tensor: the module, its name there, and how its axes lie there."""
-        mine = ties.held(layer.module).get(tensor)
+        mine = held(layer.module).get(tensor)
         if mine is None:
             raise UsageError(
                 f"{layer.name} is frozen: a kernel holds its weight", where=layer.name, try_="change it before freeze"
             )
-        found = []
-        for module in self._model.modules():
-            for name, other in ties.held(module).items():
-                if other is mine or ties.same(mine, other):
-                    found.append((module, name, _turned(layer.module, tensor, module, name)))
-        return found
+        key = (id(layer.module), tensor)
+        if key not in self._survey().ties:  # a kernel held it then
+            self._known = None
+        users = self._survey().ties[key].users(mine)
+        return [(module, name, _turned(layer.module, tensor, module, name)) for module, name in users]
+
+    def _close_fast_paths(self, module: nn.Module) -> None:
+        for outer in self._survey().fast_paths.get(id(module), ()):
+            close_fast_path(outer)
 
     def _put(self, layer: Layer, tensor: str, own: Tensor) -> None:
         made: dict[tuple[int, ...], nn.Parameter] = {}
@@ -254,6 +271,7 @@ class EagerView:
         for module, name, axes in self._users(layer, point.tensor):
             turned = tuple(slot.axes[axis] for axis in axes)
             set_weight(module, name, how, turned, slot.split)
+            self._close_fast_paths(module)
 
     def _refuse_codes(self, names: list[str]) -> None:
         for name in names:
@@ -264,9 +282,11 @@ class EagerView:
                 )
 
     def _note(self, layer: str, what: str) -> None:
-        line = f"{layer}: {what}"
-        if line not in self.notes:
-            self.notes.append(line)
+        self._noted[layer, what] = None
+
+
+def _no_layer(name: str, known: Iterable[str]) -> UsageError:
+    return UsageError(f"the model has no layer {name!r}", expected=nearest(name, known)[:300])
 
 
 def _turned(one: nn.Module, name: str, other: nn.Module, other_name: str) -> tuple[int, ...]:
@@ -274,4 +294,4 @@ def _turned(one: nn.Module, name: str, other: nn.Module, other_name: str) -> tup
     if isinstance(one, Quantized) and isinstance(other, Quantized) and name in one.coded:
         mine, theirs = one.coded[name].axes, other.coded[other_name].axes
         return tuple(mine.index(axis) for axis in theirs)
-    return ties.between(ties.held(one)[name], ties.held(other)[other_name])
+    return between(held(one)[name], held(other)[other_name])

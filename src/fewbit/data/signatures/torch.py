@@ -34,10 +34,13 @@ def read(model: Any) -> Signature:
     """The parameters of `forward`, or the inputs of an exported graph.
 
     Raises:
-        DataError: a `.pt2` file that cannot be read.
+        DataError: a `.pt2` file that cannot be read, or whose loading would run code.
     """
     if isinstance(model, str | Path):
-        return _of_program(_load(Path(model).expanduser()), str(model))
+        require("torch", extra="torch", purpose="reading a .pt2 file")
+        from fewbit.data.program import open_program
+
+        return _of_program(open_program(Path(model).expanduser()), str(model))
     if hasattr(model, "graph_signature"):
         return _of_program(model, "ExportedProgram")
     return _of_module(model)
@@ -159,20 +162,6 @@ def _of_node(name: str, value: Any) -> InputSpec:
         return InputSpec(name)
     shape = tuple(int(axis) if isinstance(axis, int) else str(axis) for axis in value.shape)
     return InputSpec(name, shape, str(value.dtype).removeprefix("torch."))
-
-
-def _load(path: Path) -> Any:
-    torch = require("torch", extra="torch", purpose="reading a .pt2 file")
-    try:
-        return torch.export.load(str(path))
-    except Exception as error:  # whatever a damaged archive makes torch raise
-        raise DataError(
-            f"the model cannot be read: {str(error)[:200] or type(error).__name__}",
-            code="model-unreadable",
-            where=path,
-            expected="a file that torch.export.save wrote",
-            try_="export it again with this version of torch",
-        ) from error
 
 
 def _tensor(value: Any, dtype: str | None = None) -> Any:
