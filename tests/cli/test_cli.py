@@ -54,6 +54,8 @@ def test_exit_1_faults_found_with_file_line_and_remedy(run, bad):
         ["check", "good.jsonl", "--no-such-flag"],
         ["chekc", "good.jsonl"],
         ["list", "formatz"],
+        ["list", "findings", "--format", "nzp"],
+        ["list", "presets", "--format", "npz"],
         ["capture", "model.py", "--data", "x", "-o", "y"],
     ],
 )
@@ -95,8 +97,8 @@ def test_an_interrupted_check_shows_what_it_found(run, good, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DataCheck, "run", interrupted)
-    code, out, _ = run("check", good)
-    assert code == 130 and "stopped before the end" in out
+    code, out, err = run("check", good)
+    assert code == 130 and "stopped before the end" in out and err == "interrupted\n"
 
 
 def test_list_reads_the_registry(run):
@@ -105,6 +107,17 @@ def test_list_reads_the_registry(run):
     code, out, _ = run("list", "findings")
     assert code == 0 and "image-truncated" in out
     assert "signatures" in run("list")[1]
+
+
+def test_an_unknown_format_of_findings_has_near_matches(run):
+    assert "did you mean 'npz'" in run("list", "findings", "--format", "nzp")[2]
+    code, out, _ = run("list", "findings", "--format", "npz", "--json")
+    assert code == 0 and {row["format"] for row in json.loads(out)} == {"npz"}
+
+
+def test_an_unknown_kind_is_held_against_all_there_is(run):
+    err = run("list", "preset")[2]
+    assert "did you mean 'presets'" in err and "findings" in err and "formats" in err
 
 
 def test_a_format_of_the_users_own(run, tmp_path):

@@ -16,6 +16,8 @@ from small_models import opt, token_ids
 FACTORY = (
     "from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Linear(40, 24), nn.ReLU(), nn.Linear(24, 8))\n"
     "\n\ndef rows():\n    import torch\n    return [torch.ones(1, 40) * i for i in range(6)]\n"
+    "\n\nclass Rows(list):\n    def __init__(self):\n        super().__init__(rows())\n"
+    "\n\nfilled = rows()\n\n\ndef takes(path):\n    return path\n\n\nnumber = 1\n"
 )
 
 
@@ -84,6 +86,18 @@ def test_weights_alone_need_no_data(run, tmp_path):
     assert load(tmp_path / "out", mlp())[0].coded["weight"].grid.dtype.name == "int4"
 
 
+def test_what_holds_for_many_layers_is_said_once(run, tmp_path):
+    deep = "from torch import nn\n\n\ndef make():\n    return nn.Sequential(*(nn.Linear(40, 40) for _ in range(30)))\n"
+    (tmp_path / "deep.py").write_text(deep)
+    (tmp_path / "c.yaml").write_text(
+        "global_quant_config: {weight: {dtype: int8}, input_tensors: {dtype: int8, is_dynamic: true}}\n"
+        "exclude: ['2*']\n"
+    )
+    code, out, err = run("quantize", "deep.py:make", "--config", "c.yaml", "-o", "out")
+    assert code == 0 and "19 weights quantized, 11 left in float" in out, err
+    assert len(out.splitlines()) < 8 and "and 8 more" in out
+
+
 def test_frozen_or_not_the_files_are_the_same(run, tmp_path):
     for name, flag in (("a", "--freeze"), ("b", "--no-freeze")):
         arguments = ["w.safetensors", "--factory", "build.py:make", "--preset", "w8a8_dynamic", "-o", name, flag]
@@ -102,6 +116,21 @@ def test_data_from_a_function_and_a_transform(run, tmp_path):
     assert float(made[0].input_quantizer.scale) == pytest.approx(10 / 255, rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["filled", "Rows"])
+def test_data_is_what_a_file_holds_or_what_a_class_makes(run, tmp_path, name):
+    for out, data in (("a", f"build.py:{name}"), ("b", "build.py:rows")):
+        code, _, err = run("quantize", "build.py:make", "--data", data, "-o", out)
+        assert code == 0, err
+    assert (tmp_path / "a" / "fewbit.safetensors").read_bytes() == (tmp_path / "b" / "fewbit.safetensors").read_bytes()
+
+
+def test_batches_of_samples(run, tmp_path):
+    """Six samples, four at a time: two items."""
+    code, _, err = run("quantize", "build.py:make", "--data", "samples", "-o", "out", "--batch-size", 4)
+    assert code == 0, err
+    assert json.loads((tmp_path / "out" / "record.json").read_text())["facts"]["items"] == 2
+
+
 def test_a_hugging_face_folder_with_texts(run, folder, tmp_path):
     code, out, err = run(
         "quantize", "opt", "--data", "texts.jsonl", "--preset", "w8a8", "-o", "out", "--max-length", 32
@@ -113,6 +142,39 @@ def test_a_hugging_face_folder_with_texts(run, folder, tmp_path):
         ours, theirs = made(ids).logits, opt()(ids).logits
     assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.99
     assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("data", ["long.jsonl", "long.py:rows"])
+def test_a_row_that_is_cut_or_empty_counts_once_however_often_it_is_read(run, folder, tmp_path, data):
+    rows = [{"text": text} for text in (" ".join(["w5"] * 80), "w6 w7", "", "", "w8", " ".join(["w5"] * 80))]
+    (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "long.py").write_text(f"rows = {rows}\n")
+    code, out, err = run("quantize", "opt", "--data", data, "-o", "out", "--max-length", 32, "--json")
+    assert code == 0, err
+    counts = {line["what"]: line["rows"] for line in json.loads(out)["lines"] if "rows" in line}
+    assert counts == {"truncated": 2, "empty-text": 2}
+
+
+def test_one_column_of_text_is_taken_and_of_several_none(run, folder, tmp_path):
+    (tmp_path / "one.csv").write_text("words\nw5 w6\nw7 w8\n")
+    code, out, err = run("quantize", "opt", "--data", "one.csv", "-o", "one")
+    assert code == 0 and "the text of a row is in words, and was cut at" in out, err
+    (tmp_path / "two.csv").write_text("key,words\n1,w5 w6\n2,w7 w8\n")  # of a .csv every value is a text
+    code, _, err = run("quantize", "opt", "--data", "two.csv", "-o", "two")
+    assert code == 2 and "which column" in err and "key, words" in err and "--text-column" in err
+    code, out, err = run("quantize", "opt", "--data", "two.csv", "-o", "two", "--text-column", "words")
+    assert code == 0 and "is in words" in out, err
+
+
+def test_a_generator_is_said_to_be_kept_and_warns_of_nothing(run, tmp_path):
+    (tmp_path / "g.py").write_text("import torch\n\n\ndef rows():\n    yield from torch.ones(6, 2, 40)\n")
+    code, out, err = run("quantize", "build.py:make", "--data", "g.py:rows", "-o", "out")
+    assert code == 0 and err == "" and "spooled" in out
+
+
+def test_texts_are_not_put_into_batches(run, folder, tmp_path):
+    code, _, err = run("quantize", "opt", "--data", "texts.jsonl", "-o", "out", "--batch-size", 16)
+    assert code == 2 and "--batch-size 16" in err and "tokenizer" in err and not (tmp_path / "out").exists()
 
 
 def test_token_ids_as_rows_give_the_same_as_their_texts(run, folder, tmp_path):
@@ -154,6 +216,14 @@ def test_texts_without_a_tokenizer(run, folder, tmp_path):
         (["nowhere", "-o", "out", "--preset", "w4a16"], 2, "no file or folder"),
         (["build.py:make"], 2, "--out"),
         (["build.py:make", "-o", "out", "--samples", "0"], 2, "--samples"),
+        (["build.py:make", "-o", "build.py/out", "--preset", "w4a16"], 2, "is a file"),
+        (["build.py:make", "-o", "out", "--data", "build.py:rows", "--batch-size", "2"], 2, "--batch-size 2"),
+        (["build.py:make", "-o", "out", "--data", "build.py:takes"], 2, "missing a required argument: 'path'"),
+        (["build.py:make", "-o", "out", "--data", "build.py:number"], 2, "number is a int"),
+        (["build.py:make", "-o", "out", "--data", "samples", "--transform", "build.py:make"], 2, "a function of a row"),
+        (["build.py:make", "-o", "out", "--data", "samples", "--text-column", "text"], 2, "nothing is tokenized"),
+        (["build.py:make", "-o", "out", "--preset", "w4a16", "--transform", "build.py:takes"], 2, "and no data"),
+        (["build.py:make", "-o", "out", "--preset", "w4a16", "--factory", "build.py:make"], 2, "--factory for"),
     ],
 )
 def test_faults_come_before_the_work_and_leave_nothing(run, tmp_path, monkeypatch, arguments, code, what):
@@ -168,13 +238,16 @@ def test_data_that_does_not_fit_the_model(run, tmp_path):
     assert code == 1 and "input" in err and not (tmp_path / "out").exists()
 
 
-def test_an_interrupted_run_leaves_nothing(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["fewbit.engine.quantizer.execute", "fewbit.exporters.safetensors.check"])
+def test_an_interrupted_run_leaves_nothing_and_says_so(run, tmp_path, monkeypatch, place):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ModelQuantizer, "quantize_model", interrupted)
-    assert run("quantize", "build.py:make", "--preset", "w4a16", "-o", "out")[0] == 130
-    assert not (tmp_path / "out").exists()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.setattr(place, interrupted)
+    answer = run("quantize", "build.py:make", "--preset", "w4a16", "-o", "out")
+    assert answer == (130, "", "interrupted\n")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
 
 def test_overwriting(run, tmp_path):

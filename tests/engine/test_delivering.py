@@ -8,9 +8,9 @@ from functools import wraps
 import pytest
 import torch
 
+import fewbit
 from fewbit import registry
-from fewbit.engine import delivering
-from fewbit.engine.delivering import export, load
+from fewbit.engine.delivering import check_target, export, load
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.errors import DataError, UsageError
 from fewbit.record import Record
@@ -48,6 +48,16 @@ def test_an_empty_folder_is_used_and_stays_the_same_folder(model, tmp_path):
     assert (tmp_path / "out").stat().st_ino == number
 
 
+@pytest.mark.parametrize("name", [".", "out", "./out/", "link"])
+def test_an_empty_folder_by_other_names(model, tmp_path, monkeypatch, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    monkeypatch.chdir(tmp_path / "out" if name == "." else tmp_path)
+    export(model, name)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fewbit.json", "fewbit.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_the_users_is_left_alone(model, tmp_path, overwrite):
     """Quark's file2file deletes an existing folder with everything in it (defect 14)."""
@@ -57,6 +67,7 @@ def test_a_folder_of_the_users_is_left_alone(model, tmp_path, overwrite):
     with pytest.raises(UsageError) as error:
         export(model, tmp_path / "out", overwrite=overwrite)
     assert "out" in str(error.value) and everything(tmp_path) == before
+    assert "overwrite" not in str(error.value.try_)  # it would not help
 
 
 def test_a_file_in_the_place_of_the_folder(model, tmp_path):
@@ -64,6 +75,61 @@ def test_a_file_in_the_place_of_the_folder(model, tmp_path):
     with pytest.raises(UsageError, match="is a file"):
         export(model, tmp_path / "out", overwrite=True)
     assert everything(tmp_path) == {"out": b"mine"}
+
+
+def test_a_file_or_a_broken_link_on_the_way_to_the_folder(model, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for target, what in (("file/out", "file' is a file"), ("link", "link' is a link to nothing")):
+        with pytest.raises(UsageError, match=what):
+            check_target(tmp_path / target, overwrite=False)
+        with pytest.raises(UsageError, match=what):
+            export(model, tmp_path / target)
+
+
+@pytest.mark.parametrize("target", ["locked", "locked/new", "locked/new/er"])
+def test_a_folder_that_may_not_be_written_to_is_told_before_the_work(tmp_path, monkeypatch, target):
+    (tmp_path / "locked").mkdir()
+    locked = str(tmp_path / "locked")
+    monkeypatch.setattr(os, "access", lambda path, mode: not (str(path) == locked and mode & os.W_OK))  # root may all
+    with pytest.raises(UsageError, match="locked' may not be written to"):
+        check_target(tmp_path / target, overwrite=True)
+    with pytest.raises(UsageError, match="may not be written to"):
+        fewbit.compress_weights(mlp(), output=tmp_path / target)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_really_may_not_be_written_to(model, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(UsageError, match="may not be written to"):
+        export(model, tmp_path / "locked" / "out")
+
+
+def test_home_is_home_from_the_first_check_on(tmp_path, monkeypatch):
+    """What lies in a folder that is called `~` is of no interest; what lies in the home folder is."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~" / "out").mkdir(parents=True)
+    (tmp_path / "~" / "out" / "thesis.txt").write_text("years of work")
+    made = fewbit.compress_weights(mlp(), output="~/out")
+    assert made == tmp_path / "home" / "out" and (made / "fewbit.json").is_file()
+    with pytest.raises(UsageError, match="not empty"):
+        check_target("~/out", overwrite=False)
+
+
+def test_a_folder_that_is_there_is_filled_from_inside(model, tmp_path, monkeypatch):
+    """What is beside it may be another disk (a volume of a container is one), and a move across fails."""
+    (tmp_path / "disk").mkdir()
+    real = os.rename
+
+    def rename(source, target, *_):
+        assert str(source).startswith(f"{tmp_path}/disk/"), "a move across disks"
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "replace", rename)
+    export(model, tmp_path / "disk")
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["fewbit.json", "fewbit.safetensors"]
 
 
 def test_overwriting_replaces_the_export_and_keeps_what_else_is_there(model, tmp_path):
@@ -187,6 +253,18 @@ def test_a_factory_builds_the_model(exported, model, tmp_path):
         load(exported, mlp(), factory=mlp)
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", 3.5])
+def test_a_device_there_is_not(exported, device):
+    with pytest.raises(UsageError, match=str(device)):
+        load(exported, mlp(), device=device)
+
+
+def test_the_home_of_nobody(model):
+    for call in (lambda: export(model, "~no_such_user/out"), lambda: load("~no_such_user/out")):
+        with pytest.raises(UsageError, match="no_such_user"):
+            call()
+
+
 def test_the_loaded_model_is_in_eval_mode(exported):
     assert not load(exported, mlp().train()).training
 
@@ -215,8 +293,8 @@ def test_the_folder_is_written_with_the_users_permissions(exported):
     assert exported.stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_the_names_of_the_format_are_public():
-    assert delivering.export is export and delivering.load is load
+def test_the_names_are_public():
+    assert fewbit.export is export and fewbit.load is load
 
 
 @pytest.mark.parametrize("name", ["w8a8", "w8a8_dynamic", "w4a16"])

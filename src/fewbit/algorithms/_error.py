@@ -17,7 +17,7 @@ from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.rounding import RoundType
 
-_HOST, _DEVICE = 1 << 17, 1 << 22
+_HOST, _DEVICE = 1 << 19, 1 << 22
 # Exponents: up to the first, squares of weights and sums of them are far from the ends of float32; up to the second, a
 # unit and its reciprocal are.
 _ORDINARY, _FARTHEST = 24, 100

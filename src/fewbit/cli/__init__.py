@@ -7,10 +7,15 @@ Exit codes: 0 fine, 1 faults found, 2 wrong use, 130 interrupted.
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from fewbit.errors import FewbitError
+from fewbit.cli import _blame
+from fewbit.errors import FewbitError, UsageError
+
+_INTERRUPTED = 130
+_TRACEBACK = "--traceback"
 
 
 def main() -> None:
@@ -22,16 +27,23 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     from fewbit.cli import _output
 
+    whole = _TRACEBACK in arguments  # wherever it stands: it is added to a line that went wrong
+    arguments = [argument for argument in arguments if argument != _TRACEBACK]
+    as_json = "--json" in arguments
     try:
         code = _app()(arguments, prog_name="fewbit", standalone_mode=False)
-    except FewbitError as error:
-        _output.show_error(error, as_json="--json" in arguments)
-        return error.exit_code
     except KeyboardInterrupt:
-        _output.stderr().print("interrupted")
-        return 130
+        code = _INTERRUPTED
     except Exception as error:
-        return _usage_fault(error, as_json="--json" in arguments)
+        if whole:
+            traceback.print_exception(error)
+        told = error if isinstance(error, FewbitError) else _usage_fault(error) or _blame.explain(error)
+        if told is None:  # a bug, which stays loud
+            raise
+        _output.show_error(told, as_json=as_json)
+        return told.exit_code
+    if code == _INTERRUPTED:  # typer makes an exit code of the interrupt
+        _output.stderr().print("interrupted")
     return code if isinstance(code, int) else 0
 
 
@@ -58,7 +70,10 @@ def _app() -> Any:  # typer is imported here, not by `import fewbit.cli`
         app.command(name=name)(importlib.import_module(f"fewbit.cli.{name}").command)
 
     @app.callback(invoke_without_command=True)
-    def root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+        traceback: bool = typer.Option(False, _TRACEBACK, help="Show how an error came about; anywhere in the line."),
+    ) -> None:
         if version:
             from fewbit import __version__
             from fewbit.cli import _output
@@ -69,16 +84,11 @@ def _app() -> Any:  # typer is imported here, not by `import fewbit.cli`
     return app
 
 
-def _usage_fault(error: Exception, *, as_json: bool) -> int:
-    """A wrong command line: the parser's own message, and exit code 2. Anything else is a bug and stays loud."""
-    from fewbit.cli import _output
-    from fewbit.errors import UsageError
-
+def _usage_fault(error: Exception) -> UsageError | None:
+    """A wrong command line, in the parser's own words; `None` for anything else."""
     format_message = getattr(error, "format_message", None)
     if format_message is None or not hasattr(error, "exit_code"):
-        raise error
-    message = format_message() or "a command is missing"
+        return None
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "fewbit"
-    _output.show_error(UsageError(message, try_=f"`{command} --help`"), as_json=as_json)
-    return 2
+    return UsageError(format_message() or "a command is missing", try_=f"`{command} --help`")

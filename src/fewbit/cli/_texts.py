@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fewbit.data.dataset import Dataset
+from fewbit.data.sample import Place, Sample
 from fewbit.data.signature import read_signature
 from fewbit.data.tables.layout import TEXT_PARTS, recognise
+from fewbit.data.views import View
 from fewbit.errors import DataError, UsageError, nearest, require
 from fewbit.record import Record
 
@@ -27,6 +29,22 @@ def needs_tokens(dataset: Dataset, network: Any) -> bool:
     return takes_tokens and is_rows and any(isinstance(v, str) or _is_messages(v) for v in first.values())  # type: ignore[union-attr]
 
 
+class Placed(View):
+    """The same rows, each with its place, also those of a list."""
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self._placed(row, index) for index, row in enumerate(self.inner))
+
+    def get(self, index: int) -> Sample:
+        return self._placed(self.inner.get(index), index)
+
+    def _placed(self, row: Mapping[str, Any], index: int) -> Sample:
+        return row if isinstance(row, Sample) else Sample(row, place=Place("rows", index=index))
+
+
 class Tokens:
     """Turns a row into `input_ids` and what else the model takes, as a batch of one.
 
@@ -39,7 +57,6 @@ class Tokens:
 
     Attributes:
         tokenizer: the folder's.
-        layout: what rows were taken for.
     """
 
     def __init__(self, folder: Path, network: Any, first: Mapping[str, Any], *, column: str | None, max_length: int):
@@ -48,24 +65,27 @@ class Tokens:
         self._names = read_signature(network).names
         positions = getattr(self._config, "max_position_embeddings", None) or max_length
         self._longest = min(max_length, positions, self.tokenizer.model_max_length)
-        self.layout = recognise([first]) if column is None else None
-        self._columns = [column] if column is not None else _text_columns(self.layout, first)
+        self._columns = [column] if column is not None else _text_columns(first)
         missing = [name for name in self._columns if name not in first]
         if missing or not self._columns:
             raise UsageError(
-                f"the rows have no column {missing[0]!r}" if missing else "no column of the rows looks like text",
+                f"the rows have no column {missing[0]!r}" if missing else "the rows do not say which column is text",
                 where="--data",
                 expected=nearest(missing[0] if missing else "text", list(first)),
                 try_="--text-column NAME",
             )
-        self._cut = self._empty = 0
+        # By place and not by call: the first row is looked at several times before the work starts.
+        self._cut: set[Place] = set()
+        self._empty: set[Place] = set()
 
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, row: Sample) -> dict[str, Any]:
         import torch
 
         ids = self._ids(row)
-        self._cut += len(ids) > self._longest
-        self._empty += not ids
+        if len(ids) > self._longest:
+            self._cut.add(row.place)
+        if not ids:
+            self._empty.add(row.place)
         ids = ids[: self._longest] or [self.tokenizer.eos_token_id or 0]
         tokens = torch.tensor([ids])
         found = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
@@ -76,12 +96,12 @@ class Tokens:
 
     def note(self, record: Record) -> None:
         """What was done to the rows, into the record."""
-        what = self.layout or f"text ({self._columns[0]})"
-        record.note("tokenized", f"rows were taken for {what}, and cut at {self._longest} tokens")
-        if self._cut:
-            record.note("truncated", f"{self._cut} rows had more than {self._longest} tokens", rows=self._cut)
-        if self._empty:
-            record.note("empty-text", f"{self._empty} rows had no tokens and became one end-of-text", rows=self._empty)
+        columns = ", ".join(self._columns)
+        record.note("tokenized", f"the text of a row is in {columns}, and was cut at {self._longest} tokens")
+        if cut := len(self._cut):
+            record.note("truncated", f"{cut} rows had more than {self._longest} tokens", rows=cut)
+        if empty := len(self._empty):
+            record.note("empty-text", f"{empty} rows had no tokens and became one end-of-text", rows=empty)
 
     def _ids(self, row: Mapping[str, Any]) -> list[int]:
         values = [row.get(name) for name in self._columns]
@@ -124,10 +144,11 @@ def _no_tokenizer(folder: Path, why: str) -> DataError:
     )
 
 
-def _text_columns(layout: Any, first: Mapping[str, Any]) -> list[str]:
+def _text_columns(first: Mapping[str, Any]) -> list[str]:
     parts = ("messages", *TEXT_PARTS, "input")
-    named = [column for part, column in layout.columns.items() if part in parts]
-    return named or [name for name, value in first.items() if isinstance(value, str)][:1]
+    named = [column for part, column in recognise([first]).columns.items() if part in parts]
+    texts = [name for name, value in first.items() if isinstance(value, str)]
+    return named or (texts if len(texts) == 1 else [])  # of several any may be an identifier, or a number in a .csv
 
 
 def _is_messages(value: object) -> bool:

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
-from fewbit import registry
-from fewbit.cli import _output
-from fewbit.errors import UsageError
+from fewbit.cli import _data, _output
+from fewbit.cli._reference import load_function
 
 
 def command(
     model: Annotated[str, typer.Argument(help="A function that returns the model, as file.py:function.")],
-    data: Annotated[str, typer.Option(help="A dataset to run through it, or file.py:function that returns one.")],
+    data: Annotated[str, typer.Option(help="A dataset to run through it, or file.py:name that is or returns one.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the samples.")],
     names: Annotated[
         str | None, typer.Option(help="An ONNX file whose input names to use, or names with commas.")
@@ -35,13 +34,10 @@ def command(
         fewbit capture fewbit-demo/model.py:build --data fewbit-demo/npz -o fewbit-demo/some --max-samples 8 --json
     """
     from fewbit.data.capture import capture_dataset
-    from fewbit.data.dataset import Dataset
 
-    if not registry.is_reference(model):
-        raise UsageError(f"{model!r} does not name a function", expected="file.py:function that returns the model")
-    network = registry.load_reference(model)()
-    source = registry.load_reference(data)() if registry.is_reference(data) else data
-    dataset = Dataset(source, registry.load_reference(transform) if transform else None)
+    network = load_function(model, returns="the model")()
+    dataset = _data.open_data(data, transform)
+    _data.check_batch_size(dataset, batch_size)
     given = names if names is None or names.endswith(".onnx") else names.split(",")
     with _output.TerminalProgress() as progress:
         limited = dataset if max_samples is None else dataset.subset(max_samples)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fewbit import registry
 from fewbit.cli import _output
+from fewbit.errors import UsageError, nearest
 
 
 def command(
@@ -31,6 +32,12 @@ def command(
 
         fewbit list findings --format npz
     """
+    if format is not None and kind != "findings":
+        raise UsageError(f"--format {format} and not findings", where="--format", expected="fewbit list findings")
+    if format is not None and format not in registry.names("formats"):
+        raise UsageError(
+            f"there is no format {format!r}", where="--format", expected=nearest(format, registry.names("formats"))
+        )
     if kind == "findings":
         rows = [row for row in findings() if format in (None, row["format"])]
         columns: tuple[str, ...] = ("format", "code", "severity", "meaning", "fix")
@@ -38,6 +45,9 @@ def command(
         rows = presets()
         columns = ("name", "summary")
     else:
+        known = [*registry.kinds(), "presets", "findings"]
+        if kind not in (None, *known):
+            raise UsageError(f"there is no kind of member {kind!r}", expected=nearest(str(kind), known))
         wanted = [kind] if kind else list(registry.kinds())
         rows = [{"kind": k, "name": n, "summary": registry.summary(k, n)} for k in wanted for n in registry.names(k)]
         columns = ("kind", "name", "summary")

@@ -31,10 +31,9 @@ def command(
         fewbit plan fewbit-demo/model.safetensors --factory fewbit-demo/model.py:build --preset w4a16 --json
     """
     from fewbit.engine.verbs import plan
-    from fewbit.modules.opening import open_model
 
     chosen = _choice.configuration(preset, config)
-    made = plan(open_model(model, factory), config=chosen)
+    made = plan(_choice.network(model, factory), config=chosen)
     if json:
         _output.print_json(made.to_dict())
     else:

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.filesize import decimal
 
 from fewbit import registry
-from fewbit.cli import _choice, _output, _texts
+from fewbit.cli import _choice, _data, _output, _summary, _texts
 from fewbit.errors import UsageError
-from fewbit.record import Record
 
 if TYPE_CHECKING:
     from fewbit.data.dataset import Dataset
@@ -23,7 +20,7 @@ def command(
     model: Annotated[str, typer.Argument(help="A Hugging Face folder, a .pt2, a state dict, or file.py:function.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the quantized model.")],
     data: Annotated[
-        str | None, typer.Option(help="Calibration data: a path, or file.py:function that returns it.")
+        str | None, typer.Option(help="Calibration data: a path, or file.py:name that is or returns it.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="A preset; w8a8 when neither this nor --config is given.")] = None,
     config: Annotated[Path | None, typer.Option(help="A configuration, .json or .yaml.")] = None,
@@ -52,12 +49,14 @@ def command(
     """
     from fewbit.engine.delivering import check_target, export
     from fewbit.engine.quantizer import ModelQuantizer
-    from fewbit.modules.opening import open_model
 
     check_target(out, overwrite=overwrite)
+    for option, given in (("--transform", transform), ("--text-column", text_column)):
+        if data is None and given is not None:
+            raise UsageError(f"{option} {given} and no data", where=option, expected="--data beside it")
     quantizer = ModelQuantizer(_choice.configuration(preset, config))
-    dataset = None if data is None else _opened(data, transform)
-    network = open_model(model, factory)
+    dataset = None if data is None else _data.open_data(data, transform)
+    network = _choice.network(model, factory)
     plan = quantizer.plan(network)
     if dataset is None and plan.static:
         raise UsageError(
@@ -68,7 +67,8 @@ def command(
         )
     tokens = None
     if dataset is not None:
-        dataset, tokens = _as_inputs(dataset, Path(model), network, text_column, max_length, transform)
+        dataset, tokens = _as_inputs(dataset, Path(model).expanduser(), network, text_column, max_length, transform)
+        _data.check_batch_size(dataset, batch_size)
         dataset.validate(network)
     with _output.TerminalProgress() as progress:
         quantized = quantizer.quantize_model(
@@ -81,20 +81,13 @@ def command(
         quantizer.record.facts |= {"model": model, "data": data}
         quantized.fewbit_record = quantizer.record
         named = factory or (model if registry.is_reference(model) else None)
-        export(quantized, out, overwrite=overwrite, factory=named, tokenizer=_tokenizer(Path(model), tokens))
+        export(quantized, out, overwrite=overwrite, factory=named)
     if json:
         _output.print_json({"output": str(out), **vars(quantizer.record)})
     else:
-        _show(quantizer.record)
-        _output.stdout().print(f"in {out}; load it with {_loading(out, model, named)}", markup=False)
+        for line in (*_summary.lines(quantizer.record), f"in {out}; load it with {_loading(out, model, named)}"):
+            _output.stdout().print(line, markup=False)
     return 0
-
-
-def _opened(data: str, transform: str | None) -> Dataset:
-    from fewbit.data.dataset import Dataset
-
-    source = registry.load_reference(data)() if registry.is_reference(data) else data
-    return Dataset(source, registry.load_reference(transform) if transform else None)
 
 
 def _as_inputs(
@@ -104,15 +97,15 @@ def _as_inputs(
     from fewbit.data.dataset import Dataset
 
     if transform is not None or not _texts.needs_tokens(dataset, network):
+        if column is not None:
+            raise UsageError(
+                f"--text-column {column}, and nothing is tokenized here",
+                where="--text-column",
+                expected="rows of text, a model that takes input_ids, and no --transform",
+            )
         return dataset, None
     tokens = _texts.Tokens(folder, network, next(iter(dataset)), column=column, max_length=max_length)
-    return Dataset(dataset.source, tokens), tokens
-
-
-def _tokenizer(folder: Path, tokens: _texts.Tokens | None) -> Any:
-    if tokens is not None:
-        return tokens.tokenizer
-    return _texts.open_tokenizer(folder) if folder.is_dir() and _texts.has_tokenizer(folder) else None
+    return Dataset(_texts.Placed(dataset.source), tokens), tokens
 
 
 def _loading(out: Path, model: str, factory: str | None) -> str:
@@ -120,22 +113,3 @@ def _loading(out: Path, model: str, factory: str | None) -> str:
     if factory is not None:
         return f"fewbit.load({str(out)!r}, factory={factory!r})"
     return f"fewbit.load({str(out)!r}{'' if Path(model).is_dir() else f', {model!r}'})"
-
-
-def _show(record: Record) -> None:
-    facts, console = record.facts, _output.stdout()
-    counts = Counter(line["what"] for line in record.lines)
-    before, after = facts["bytes_before"], facts["bytes_after"]
-    console.print(
-        f"{counts['quantized']} weights quantized, {counts['float']} left in float: "
-        f"{decimal(before)} → {decimal(after)} ({before / max(after, 1):.2f}× smaller)",
-        markup=False,
-    )
-    kernels = Counter(line["kernel"] for line in record.lines if line["what"] == "kernel")
-    for name, count in kernels.items():
-        console.print(f"  {count} layers run on this machine by {name or 'their own forward'}", markup=False)
-    for line in record.lines:
-        if line["what"] not in ("quantized", "kernel"):
-            console.print(
-                f"  {line['what']}: {line['where'] or ''} {line['reason']}".replace(":  ", ": "), markup=False
-            )
