@@ -355,7 +355,15 @@ def test_a_model_without_weights_can_be_planned_and_not_quantized():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"advanced_parameters": {"foo": 1}}, {"model_type": "banana"}, {"target": "moon"}, {"preset": "w8a9"}]
+    "wrong",
+    [
+        {"advanced_parameters": {"foo": 1}},
+        {"model_type": "banana"},
+        {"target": "moon"},
+        {"preset": "w8a9"},
+        {"ignored_scope": ["first"]},
+        {"subset_size": 0},
+    ],
 )
 def test_wrong_arguments_are_told_before_the_work(wrong):
     with pytest.raises(UsageError):

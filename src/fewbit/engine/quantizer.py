@@ -59,7 +59,8 @@ class ModelQuantizer:
         """The model with quantized weights and activations.
 
         Its weights are kept as codes at once; forward computes on their values, so what it returns is exactly what the
-        scheme means. `freeze` then chooses fast kernels.
+        scheme means. `freeze` then chooses fast kernels. Matrices that stay in float are shared with the model that was
+        given, not copied: training one of the two trains the other; `copy.deepcopy` sets them apart.
 
         Args:
             model: an `nn.Module`; it and its tensors stay as they are unless `inplace`.

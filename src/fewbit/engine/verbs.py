@@ -70,6 +70,7 @@ def quantize(
     """
     if output is not None:
         check_target(Path(output), overwrite=False)
+    _refuse_no_samples(subset_size)
     if preset is not None and mode is not None:
         raise UsageError(f"preset={preset!r} and mode={mode!r}", expected="one of the two")
     if target not in (None, *_TARGETS):
@@ -128,6 +129,7 @@ def compress_weights(
     """
     if output is not None:
         check_target(Path(output), overwrite=False)
+    _refuse_no_samples(subset_size)
     model = _opened(model)
     view = view_of(model)
     config = compression_config(
@@ -141,7 +143,9 @@ def compress_weights(
     return _delivered(quantizer, quantized, {}, output)
 
 
-def plan(model: Any, *, preset: str | Config | None = None, config: Config | None = None, time: bool = True) -> Plan:
+def plan(
+    model: Any, *, preset: str | Config | None = None, config: str | Config | None = None, time: bool = True
+) -> Plan:
     """What would happen to which layer, at what cost; nothing is read or changed.
 
     Args:
@@ -156,7 +160,7 @@ def plan(model: Any, *, preset: str | Config | None = None, config: Config | Non
     """
     if preset is not None and config is not None:
         raise UsageError("both preset and config were given", expected="one of the two")
-    chosen = config if config is not None else _config(preset or "w8a8")
+    chosen = _config(config if config is not None else preset or "w8a8")
     view = view_of(_opened(model))
     made = make_plan(view, chosen)
     if time and (seconds := seconds_to_solve(view, made)) is not None:
@@ -168,6 +172,11 @@ def _config(chosen: str | Config) -> Config:
     return chosen if isinstance(chosen, Config) else preset_config(chosen)
 
 
+def _refuse_no_samples(subset_size: int) -> None:
+    if isinstance(subset_size, bool) or not isinstance(subset_size, int) or subset_size < 1:
+        raise UsageError(f"subset_size={subset_size!r}", where="subset_size", expected="a whole number from 1 up")
+
+
 def _opened(model: Any) -> Any:
     return open_model(model) if isinstance(model, str | Path) else model
 
@@ -176,6 +185,13 @@ def _without(config: Config, scope: IgnoredScope | None, model: Any) -> Config:
     """The configuration with the ignored layers excluded by name."""
     if scope is None:
         return config
+    if not isinstance(scope, IgnoredScope):
+        raise UsageError(
+            f"ignored_scope is a {type(scope).__name__}",
+            where="ignored_scope",
+            expected="an IgnoredScope",
+            try_="IgnoredScope(names=[…]), or patterns=, types=",
+        )
     return config.excluding(scope.select(view_of(model).layers()))
 
 
