@@ -13,6 +13,8 @@ import ast
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -22,6 +24,9 @@ from typing import Any
 from fewbit.errors import UsageError, nearest
 
 _ROOT = Path(__file__).parent
+_OWN = "fewbit_plugin_"
+_folders: set[Path] = set()
+"""The folders that files of the user's were loaded from."""
 
 
 @cache
@@ -86,6 +91,10 @@ def load_reference(text: str) -> Any:
 
     The split is at the *last* colon (a Windows path has one of its own), and an error raised inside the
     user's file comes out as it is, never as "not found".
+
+    The file can import what lies beside it, as a script can: while it loads, its folder is searched first, whatever
+    else goes by the same names. Afterwards its folder is searched last, so an import inside a function finds a file
+    beside it unless something else in the process has its name.
     """
     file, _, attribute = text.rpartition(":")
     path = Path(file).expanduser().resolve()
@@ -107,20 +116,68 @@ def find_loaded(text: str) -> Any:
     return found
 
 
+def is_users(module: str, file: str) -> bool:
+    """Whether a module is a file of the user's that a reference named, or lies beside one."""
+    top = module.partition(".")[0]
+    places = (place for folder in _folders for place in (folder / f"{top}.py", folder / top) if top != "fewbit")
+    return top.startswith(_OWN) or any(Path(file).is_relative_to(place) for place in places)
+
+
 @cache
 def _load_module(path: Path, mtime_ns: int) -> ModuleType:
     # The time of change is part of the key, so that an edited file is read again in a notebook.
-    name = f"fewbit_plugin_{path.stem}_{abs(hash((path, mtime_ns))):x}"
+    name = f"{_OWN}{path.stem}_{abs(hash((path, mtime_ns))):x}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look the module up by name while it loads
     try:
-        spec.loader.exec_module(module)
+        with _searched_first(path.parent):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def _searched_first(folder: Path) -> Iterator[None]:
+    """Let imports find the files of a folder before others of the same names, which have them back afterwards."""
+    _folders.add(folder)
+    names = _taken(folder)
+    hidden = _take_out(names)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:  # the file may have changed the path itself
+            sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+        _take_out(names)
+        sys.modules.update(hidden)
+
+
+def _taken(folder: Path) -> set[str]:
+    """The names of files in a folder by which another file of somebody's is imported already.
+
+    Installed libraries keep their names: many cannot be imported twice.
+    """
+    beside = {path.stem: path for path in folder.glob("*.py")}
+    beside |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
+    installed = {"fewbit", "__main__", *sys.stdlib_module_names}
+    loaded = {name: getattr(sys.modules.get(name), "__file__", None) for name in beside.keys() - installed}
+    others = {name: Path(file).resolve() for name, file in loaded.items() if file is not None}
+    return {
+        name
+        for name, file in others.items()
+        if file != beside[name].resolve() and not {"site-packages", "dist-packages"} & set(file.parts)
+    }
+
+
+def _take_out(names: set[str]) -> dict[str, ModuleType]:
+    """Remove modules and what is inside them from those that are imported."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names}
 
 
 @cache

@@ -101,11 +101,17 @@ def test_a_file_that_does_not_load(run, tmp_path, text, what, line):
     assert code == 1 and what in err and f"{tmp_path}/f.py:{line}" in err and "Traceback" not in err
 
 
-def test_a_file_beside_that_is_not_found(run, tmp_path):
-    (tmp_path / "sibling_of_f.py").write_text("")
-    (tmp_path / "f.py").write_text("import sibling_of_f\n")
+def test_a_file_beside_is_imported_and_its_errors_are_the_users(run, tmp_path):
+    (tmp_path / "sibling_of_f.py").write_text(OWN + "\n\ndef good():\n    return nn.Linear(4, 4)\n")
+    (tmp_path / "f.py").write_text("from sibling_of_f import build, good\n")
+    code, _, err = run("plan", "f.py:good")
+    assert code == 0, err
     code, _, err = run("plan", "f.py:build")
-    assert code == 1 and "ModuleNotFoundError" in err and f"PYTHONPATH={tmp_path}" in err
+    assert code == 1 and "sibling_of_f.py:build raised ValueError" in err and f"{tmp_path}/sibling_of_f.py:9" in err
+    (tmp_path / "broken_sibling.py").write_text("\n1 / 0\n")
+    (tmp_path / "g.py").write_text("import broken_sibling\n")
+    code, _, err = run("plan", "g.py:build")
+    assert code == 1 and "g.py raised ZeroDivisionError" in err and f"{tmp_path}/broken_sibling.py:2" in err
 
 
 @pytest.mark.parametrize("name", ["takes", "network", "nothing"])

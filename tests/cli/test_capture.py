@@ -43,3 +43,11 @@ def test_data_is_what_a_file_holds_or_a_function_returns(run, name):
 def test_a_batch_size_for_batches_is_refused(run, tmp_path):
     code, _, err = run("--data", "own.py:rows", "--batch-size", "2")
     assert code == 2 and "--batch-size 2" in err and not (tmp_path / "out").exists()
+
+
+def test_a_policy_goes_on_past_a_broken_row(run, tmp_path):
+    (tmp_path / "b.jsonl").write_text('{"input": [1.5, 2, 3, 4]}\n{"input":\n{"input": [5.5, 6, 7, 8]}\n')
+    code, _, err = run("--data", "b.jsonl")
+    assert code == 1 and "--policy bad-json=drop" in err
+    code, out, err = run("--data", "b.jsonl", "--format", "rows", "--policy", "bad-json=drop", "--overwrite")
+    assert code == 0 and "2 samples" in out, err

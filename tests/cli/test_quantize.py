@@ -272,3 +272,59 @@ def test_a_program(run, tmp_path):
     assert code == 0 and "2 weights quantized" in out and "fewbit.load('out', 'm.pt2')" in out, err
     made, direct = load("out", "m.pt2"), ModelQuantizer("w4a16").quantize_model(mlp())
     assert is_quantized(made.get_submodule("0")) and torch.equal(made(numbers(3, 40)), direct(numbers(3, 40)))
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """Six rows, the third of which is cut off."""
+    rows = [json.dumps({"input": row}) for row in numbers(6, 40).tolist()]
+    rows[2] = rows[2][:50]
+    (tmp_path / "b.jsonl").write_text("\n".join(rows))
+    return "b.jsonl"
+
+
+def test_a_broken_row_is_told_with_the_option_that_goes_on(run, broken, tmp_path):
+    code, _, err = run("quantize", "build.py:make", "--data", broken, "-o", "out")
+    assert code == 1 and "b.jsonl:3" in err and "--policy bad-json=drop" in err and "policy={" not in err
+    code, out, _ = run("quantize", "build.py:make", "--data", broken, "-o", "out", "--json")
+    assert code == 1 and "--policy bad-json=drop" in json.loads(out)["error"]["try"] and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("policy", ["drop", "bad-json=drop"])
+def test_a_policy_goes_on(run, broken, tmp_path, policy):
+    code, out, err = run("quantize", "build.py:make", "--data", broken, "-o", "out", "--policy", policy)
+    assert code == 0 and "bad-json" in out, err
+    assert json.loads((tmp_path / "out" / "record.json").read_text())["facts"]["items"] == 5
+
+
+def test_a_format_and_its_options(run, tmp_path):
+    (tmp_path / "rows.txt").write_text(";".join(f"c{i}" for i in range(40)) + "\n" + ";".join(["1.5"] * 40) + "\n")
+    (tmp_path / "read.py").write_text(
+        "import csv\n\n\ndef rows(path, delimiter=','):\n    with open(path) as file:\n"
+        "        next(file)\n        for row in csv.reader(file, delimiter=delimiter):\n"
+        "            yield {'input': [float(value) for value in row]}\n"
+    )
+    arguments = ["quantize", "build.py:make", "--data", "rows.txt", "--format", "read.py:rows", "-o", "out"]
+    assert run(*arguments)[0] == 1  # one cell with semicolons in it
+    code, _, err = run(*arguments, "--option", "delimiter=;")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--data", "b.jsonl", "--policy", "dorp"], "did you mean 'drop'"),
+        (["--data", "b.jsonl", "--policy", "bad-jsno=drop"], "did you mean 'bad-json'"),
+        (["--data", "b.jsonl", "--policy", "drop", "--policy", "bad-json=drop"], "once for each code"),
+        (["--data", "b.jsonl", "--option", "delimitr=;"], "did you mean 'delimiter'"),
+        (["--data", "b.jsonl", "--option", "policy=drop"], "expected: --policy drop"),
+        (["--data", "b.jsonl", "--format", "rowz"], "did you mean 'rows'"),
+        (["--preset", "w4a16", "--policy", "drop"], "--policy and no data"),
+        (["--preset", "w4a16", "--format", "rows"], "--format and no data"),
+        (["--preset", "w4a16", "--option", "delimiter=;"], "--option and no data"),
+    ],
+)
+def test_wrong_options_of_data_come_before_the_work(run, broken, tmp_path, monkeypatch, arguments, what):
+    monkeypatch.setattr(ModelQuantizer, "quantize_model", lambda *_, **__: pytest.fail("the work started"))
+    code, out, err = run("quantize", "build.py:make", "-o", "out", *arguments)
+    assert code == 2 and what in err and not out and not (tmp_path / "out").exists()

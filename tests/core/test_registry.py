@@ -87,3 +87,75 @@ def test_an_error_inside_the_users_file_comes_out_as_it_is(tmp_path):
     (tmp_path / "mine.py").write_text("import math\nmath.no_such_function()\n")
     with pytest.raises(AttributeError, match="no_such_function"):
         registry.load_reference(f"{tmp_path}/mine.py:reader")
+
+
+@pytest.fixture
+def projects(tmp_path, monkeypatch):
+    """Two folders whose files import a file and a package beside them, of the same names in both."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        (folder / "own_parts").mkdir(parents=True)
+        (folder / "own_parts" / "__init__.py").write_text("")
+        (folder / "own_parts" / "deep.py").write_text(f"NAME = '{name} deep'\n")
+        (folder / "own_helper.py").write_text(f"NAME = '{name}'\n\n\ndef fails():\n    raise ValueError(NAME)\n")
+        (folder / f"late_{name}.py").write_text(f"NAME = 'late {name}'\n")
+        (folder / "mine.py").write_text(
+            "import own_helper\nimport own_parts.deep\nfrom own_helper import fails\n\n\n"
+            "def names():\n    return own_helper.NAME, own_parts.deep.NAME\n\n\n"
+            f"def late():\n    import late_{name}\n\n    return late_{name}.NAME\n"
+        )
+    return tmp_path
+
+
+def test_a_file_imports_what_lies_beside_it(projects):
+    assert registry.load_reference(f"{projects}/a/mine.py:names")() == ("a", "a deep")
+    assert registry.load_reference(f"{projects}/a/mine.py:late")() == "late a"
+
+
+def test_files_of_two_folders_import_their_own(projects):
+    first = registry.load_reference(f"{projects}/a/mine.py:names")
+    second = registry.load_reference(f"{projects}/b/mine.py:names")
+    assert first() == ("a", "a deep") and second() == ("b", "b deep")
+
+
+def test_what_the_process_has_imported_stays_its_own(projects):
+    sys.path.insert(0, str(projects / "a"))
+    import own_helper  # the caller's, by an import of their own
+    import own_parts.deep
+
+    before = list(sys.path)
+    assert registry.load_reference(f"{projects}/b/mine.py:names")() == ("b", "b deep")
+    assert sys.modules["own_helper"] is own_helper and sys.modules["own_parts.deep"] is own_parts.deep
+    assert sys.path == [*before, str(projects / "b")]
+    assert registry.load_reference(f"{projects}/a/mine.py:own_helper") is own_helper
+    assert sys.path == [*before, str(projects / "b")]
+
+
+def test_a_file_beside_with_the_name_of_a_library_leaves_the_library_alone(projects):
+    import numpy
+
+    for name in ("numpy.py", "json.py", "fewbit.py", "__main__.py"):
+        (projects / "a" / name).write_text("raise AssertionError('imported')\n")
+    (projects / "a" / "mine.py").write_text("import json\nimport numpy\nimport fewbit.errors\n")
+    assert registry.load_reference(f"{projects}/a/mine.py:numpy") is numpy
+
+
+def test_a_file_that_does_not_load_leaves_the_names_as_they_were(projects):
+    registry.load_reference(f"{projects}/a/mine.py:names")
+    before = dict(sys.modules)
+    (projects / "b" / "mine.py").write_text("import own_helper\n1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        registry.load_reference(f"{projects}/b/mine.py:names")
+    assert sys.modules == before
+
+
+def test_whose_a_module_is(projects):
+    fails = registry.load_reference(f"{projects}/a/mine.py:fails")
+    assert registry.is_users(fails.__module__, fails.__code__.co_filename)
+    deep = sys.modules["own_parts.deep"]
+    assert registry.is_users(deep.__name__, deep.__file__)
+    assert not registry.is_users("own_helper", str(projects / "b" / "own_helper.py"))
+    assert not registry.is_users(pytest.__name__, pytest.__file__)
+    assert not registry.is_users("fewbit.registry", registry.__file__)

@@ -340,3 +340,79 @@ def test_data_that_is_no_folder_of_arrays_is_advised_a_transform(tmp_path, data)
             fewbit.Dataset(source).validate(model)
         assert "transform_fn" in caught.value.try_ and "tokenized" in caught.value.try_
         assert "save" not in caught.value.try_ and "rename" not in caught.value.try_
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.fromarray(np.full((32, 24, 3), 7, np.uint8)).save(tmp_path / "pictures" / name / "0.png")
+    return tmp_path / "pictures"
+
+
+def vit():
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    return ViTForImageClassification(ViTConfig(image_size=32, patch_size=8, **sizes)).eval()
+
+
+@pytest.mark.parametrize(("make", "wants"), [(vit, "pixel_values"), (lambda: torch.nn.Conv2d(3, 4, 3), "input")])
+def test_pictures_as_decoded_do_not_reach_a_module_that_computes_in_floats(pictures, make, wants):
+    model = make()
+    with pytest.raises(DataError) as caught:
+        fewbit.Dataset(pictures).validate(model)
+    assert wants in caught.value.expected and "image" in caught.value.what and "uint8[32, 24, 3]" in caught.value.what
+    assert "0.png" in caught.value.where
+    assert "transform_fn" in caught.value.try_ and "--transform file.py:function" in caught.value.try_
+
+    def prepared(sample):
+        return {wants: torch.ones(1, 3, 32, 32) * sample["image"][0, 0, 0]}
+
+    for feed in fewbit.Dataset(pictures, prepared).inputs(model):
+        call(model, feed)
+
+
+def test_a_module_that_scales_pictures_itself_gets_them_from_a_transform(pictures):
+    class Scales(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3)
+
+        def forward(self, image):
+            return self.conv(image.permute(0, 3, 1, 2) / 255)
+
+    dataset = fewbit.Dataset(pictures, lambda sample: sample["image"][None])
+    assert [call(Scales(), feed).shape[0] for feed in dataset.inputs(Scales())] == [1, 1]
+
+
+def test_a_hugging_face_model_is_not_called_without_any_of_its_inputs(tmp_path):
+    model, pixels = vit(), torch.ones(1, 3, 32, 32)
+    np.savez(tmp_path / "0.npz", photo=pixels[0].numpy())
+    for data, advice in (
+        ([{"photo": pixels}], "transform_fn"),
+        ([{"photo": pixels, "labels": torch.zeros(1, dtype=torch.long)}], "transform_fn"),
+        (tmp_path, "rename"),
+    ):
+        with pytest.raises(DataError, match=r"input pixel_values: .* has no array; there are: photo \(") as caught:
+            fewbit.Dataset(data).validate(model)
+        assert advice in caught.value.try_
+    for item in ({"pixel_values": pixels}, pixels):
+        (feed,) = fewbit.Dataset([item]).inputs(model)
+        assert call(model, feed).logits.shape == (1, 2)
+
+
+def test_any_input_of_a_hugging_face_model_will_do():
+    model = BertModel(
+        BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    (feed,) = fewbit.Dataset([{"inputs_embeds": torch.ones(1, 4, 8)}]).inputs(model)
+    assert call(model, feed).last_hidden_state.shape == (1, 4, 8)
+
+
+def test_a_slip_in_a_name_is_told_before_the_model_runs():
+    with pytest.raises(DataError, match="no input called 'pixelss'") as caught:
+        fewbit.Dataset([{"pixelss": torch.ones(2, 3)}]).validate(Net())
+    assert "did you mean 'pixels'" in caught.value.expected and "sample 0" in caught.value.where

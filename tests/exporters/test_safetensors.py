@@ -16,6 +16,7 @@ from fewbit.engine.delivering import export, load
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.errors import UsageError
 from fewbit.modules.activation import ActivationQuantizer
+from fewbit.modules.freezing import freeze
 from fewbit.modules.quantized import float_weight, get_weight, set_weight
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
@@ -134,6 +135,42 @@ def test_tied_codes_are_stored_once_and_shared_again(tmp_path):
     assert torch.equal(made(torch.tensor([[1, 2]])), model(torch.tensor([[1, 2]])))
 
 
+def test_equal_frozen_layers_come_back_independent(tmp_path):
+    def twins():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        model[1].load_state_dict(model[0].state_dict())
+        return model.eval()
+
+    quantizer = ModelQuantizer("w4a16")
+    model = quantizer.freeze(quantizer.quantize_model(twins()))
+    export(model, tmp_path / "out")
+    made, x = load(tmp_path / "out", twins(), freeze=True), numbers(5, 64)
+    assert [layer.kernel.name for layer in made] == [layer.kernel.name for layer in model]
+    with torch.no_grad():
+        assert torch.equal(made(x), model(x))
+    made = load(tmp_path / "out", twins())
+    made[0].weight_packed.zero_()
+    assert made[1].weight_packed.any()
+
+
+def test_tied_frozen_layers_come_back_tied(tmp_path):
+    def tied():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(64, 64), nn.Linear(64, 64, bias=False))
+        model[1].weight = model[0].weight
+        return model.eval()
+
+    model = tied()
+    codes = encode(model[0].weight, INT4)
+    for layer in model:
+        set_weight(layer, "weight", codes)
+    freeze(model)
+    export(model, tmp_path / "out")
+    made = load(tmp_path / "out", tied(), freeze=True)
+    assert made[0].weight_packed is made[1].weight_packed
+
+
 def test_large_models_are_cut_into_files(tmp_path):
     model = quantize_linears(mlp())
     export(model, tmp_path / "out", shard_bytes=300)
@@ -229,19 +266,28 @@ def test_every_preset_comes_back_frozen_or_not(tmp_path, name):
         assert np.array_equal(values, get_weight(model.get_submodule(path), weight).dequantize().numpy())
 
 
-@pytest.mark.slow
-def test_memory_does_not_double(tmp_path):
-    """Exporting 512 MB of weights, and loading them, takes far less than a second copy of them."""
+def peak(setup, work):
+    """The megabytes by which a process grew, at most, while it did some work."""
     script = f"""
 import resource, torch
 from torch import nn
 from fewbit.engine.delivering import export, load
 def build():
     return nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8)))
-model = build()
+{setup}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-export(model, {str(tmp_path / "out")!r}, shard_bytes=100 << 20)
+{work}
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(out.stdout) < 256  # the pages of the mapped files count too until they are let go
+    return int(out.stdout)
+
+
+@pytest.mark.slow
+def test_memory_does_not_double(tmp_path):
+    """Exporting 512 MB of weights takes far less than a second copy of them; loading and using them takes one."""
+    folder = repr(str(tmp_path / "out"))
+    # The pages of the mapped files count too until they are let go.
+    assert peak("model = build()", f"export(model, {folder}, shard_bytes=100 << 20)") < 256
+    use = f"total = sum(float(weight.sum()) for weight in load({folder}, empty).parameters())"
+    assert 400 < peak("with torch.device('meta'): empty = build()", use) < 512 + 256

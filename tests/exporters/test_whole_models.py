@@ -7,8 +7,9 @@ from torch import nn
 
 from fewbit.engine.delivering import export, load
 from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.schemes.config import Config
 from fewbit.schemes.presets import preset
-from small_models import token_ids
+from small_models import distance, token_ids
 
 
 def gpt2():
@@ -84,3 +85,20 @@ def test_a_coded_cache_comes_back(tmp_path):
             return network(ids[:, -1:], past_key_values=past).logits
 
     assert torch.equal(last(made), last(model)) and len(made.fewbit_cache) == 1
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+def test_the_coded_cache_of_a_decoder_beside_an_encoder_comes_back(tmp_path, dynamic):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, vocab_size=96, decoder_start_token_id=0)
+    model, ids = T5ForConditionalGeneration(config).eval(), token_ids(2)
+    inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
+    reference = model(**inputs).logits
+    cache = {"dtype": "int8", "qscheme": "per_token" if dynamic else "per_tensor", "is_dynamic": dynamic}
+    quantizer = ModelQuantizer(Config(kv_cache_quant_config=cache))
+    assert {each.point.layer for each in quantizer.plan(model).activations} == {"decoder.block.0.layer.0.SelfAttention"}
+    coded = quantizer.quantize_model(model, [inputs])
+    assert 0 < distance(coded(**inputs).logits, reference) < 0.02
+    assert torch.equal(load(export(coded, tmp_path / "out"))(**inputs).logits, coded(**inputs).logits)

@@ -9,12 +9,12 @@ from torch.utils._pytree import tree_leaves
 
 from fewbit.kernels import dequantize
 from fewbit.kernels.dequantize import Kernel
-from fewbit.modules.quantized import make_quantized
+from fewbit.modules.quantized import make_quantized, set_weight
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.scales import ScaleType
-from frozen_layers import DEVICES, INT8, TOKEN, UINT8, expected, linear, quantizer, terms
+from frozen_layers import DEVICES, INT8, TOKEN, UINT8, encoded, expected, linear, quantizer, terms
 
 GRIDS = [
     Grid(dtype, QSchemeType.per_group, group_size=16, symmetric=symmetric)
@@ -60,6 +60,17 @@ def test_half_precision(grid):
     out = frozen(layer)(x)
     assert out.dtype is torch.bfloat16
     assert (out - right).norm() < 0.01 * right.norm()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("grid", [INT8, UINT8, Grid(Dtype.fp8_e5m2)], ids=lambda g: g.dtype.name)
+def test_float16_does_not_overflow_before_it_is_scaled(grid, device):
+    layer = nn.Linear(1024, 8).half()
+    nn.init.constant_(layer.weight, 0.01)
+    nn.init.zeros_(layer.bias)
+    set_weight(layer, "weight", encoded(layer.weight.detach().float(), grid))
+    out = frozen(layer.requires_grad_(False).to(device), device)(torch.ones(1, 1024, device=device).half())
+    assert (out.float() - 10.24).abs().max() < 0.05
 
 
 @given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 70), st.integers(1, 500))

@@ -95,6 +95,13 @@ def test_what_it_refuses_on_cuda(layer, why, monkeypatch):
     assert found is None if why is None else why in found
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_exact_layers_keep_their_own_sums(dtype, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    found = fp8.refuses(linear(16, 32, E4M3, quantizer(E4M3), dtype=dtype), terms("cuda", exact=True))
+    assert found is None if dtype is torch.bfloat16 else "less precisely" in found
+
+
 def test_older_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert "older" in fp8.refuses(linear(16, 32, E4M3, quantizer(E4M3)), terms("cuda"))

@@ -152,6 +152,13 @@ def test_what_it_refuses(grid, features, given, why):
     assert (why in found) if why else found == ""
 
 
+def test_a_pytorch_without_the_kernel(monkeypatch):
+    monkeypatch.delattr(torch, "_convert_weight_to_int4pack_for_cpu")
+    layer = linear(16, 64, groups(32))
+    assert "_convert_weight_to_int4pack_for_cpu" in freeze_layer(layer, terms())["int4_weight_only"]
+    assert layer.kernel.name == "dequantize"
+
+
 def test_a_convolution_is_none_of_its_business():
     layer = nn.Conv2d(32, 4, 1)
     set_weight(layer, "weight", encoded(layer.weight.detach(), groups(32)))

@@ -95,6 +95,37 @@ class Doubling(nn.Conv2d):
         return 2 * super().forward(input)
 
 
+def too_short(codes, scale, zero, weight, step, bias, stride, padding, dilation, groups):
+    """A convolution as processors without VNNI do it: two products of bytes at a time in int16, which saturates."""
+    dense = weight.to_dense().reshape(step.shape[0], -1).int()
+    windows = F.unfold(codes.float() - float(zero), tuple(weight.shape[2:]), padding=padding).int() + int(zero)
+    each = dense[:, :, None] * windows  # [out, products, places]
+    pairs = each.unflatten(1, (-1, 2)).sum(2).clamp(-(2**15), 2**15 - 1).sum(1) - int(zero) * dense.sum(1)[:, None]
+    sides = [n + 2 * p - k + 1 for n, p, k in zip(codes.shape[2:], padding, weight.shape[2:])]
+    return pairs.reshape(1, -1, *sides).float()
+
+
+def test_sums_that_saturate_are_noticed(monkeypatch):
+    assert int8_conv._available.__wrapped__()
+    monkeypatch.setattr(int8_conv._operators, "packed_convolution", too_short)
+    assert not int8_conv._available.__wrapped__()
+
+
+def test_the_test_of_the_test_computes_the_same_with_small_numbers():
+    weight, codes = torch.arange(-8, 8).to(torch.int8).reshape(2, 2, 2, 2), torch.arange(18).to(torch.uint8)
+    codes, geometry = codes.reshape(1, 2, 3, 3), ([1, 1], [1, 1], [1, 1], 1)
+    packed = torch.ops.onednn.qconv_prepack(weight, torch.ones(2), 1.0, 0, *geometry, None)
+    out = too_short(codes, torch.ones(()), torch.full((), 7), packed, torch.ones(2), None, *geometry)
+    assert torch.equal(out, F.conv2d(codes - 7.0, weight.float(), padding=1))
+
+
+def transposed():
+    layer = nn.Conv2d(6, 6, 1)
+    set_weight(layer, "weight", encoded(layer.weight.detach(), INT8), axes=(1, 0, 2, 3))
+    layer.input_quantizer = quantizer(*STATIC, features=1)
+    return layer
+
+
 @pytest.mark.parametrize(
     ("layer", "given", "why"),
     [
@@ -103,6 +134,8 @@ class Doubling(nn.Conv2d):
         (lambda: conv(activation=(Grid(Dtype.int16), None)), {}, "int16"),
         (lambda: conv(), {"device": "cuda"}, "cuda"),
         (lambda: conv(), {"shared": True}, "other layers"),
+        (lambda: conv().double(), {"exact": True}, "float64"),
+        (transposed, {}, "transposed"),
         (lambda: conv(grid=Grid(Dtype.int8, symmetric=False)), {}, "no zero point"),
         (lambda: conv(padding_mode="reflect", padding=1), {}, "pads"),
         (lambda: conv(nn.Conv2d, 6, 8, 2, padding="same"), {}, "pads"),

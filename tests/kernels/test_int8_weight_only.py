@@ -80,6 +80,44 @@ def test_many_tokens_on_a_gpu(grid, device):
     assert (layer(x) - right).norm() < 0.006 * right.norm()
 
 
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("grid", [INT8, UINT8], ids=["int8", "uint8"])
+def test_many_tokens_on_a_gpu_do_not_overflow_float16(grid, device):
+    layer = linear(64, 1024, grid, device=device, dtype=torch.float16)
+    x = torch.full((300, 1024), 8.0, device=device).half() * layer.weight[:1].sign()
+    right, _ = expected(layer, x)
+    layer.kernel = Kernel(layer, terms(device))
+    assert (layer(x) - right).norm() < 0.002 * right.norm()
+
+
+def test_float64_inputs_get_no_less_than_float32():
+    layer = linear(1032, 1024, INT8, dtype=torch.float64)
+    x = torch.randn(3, 1024, dtype=torch.float64)
+    right, size = expected(layer, x)
+    assert freeze_layer(layer, terms()) == {}
+    assert layer.kernel.name == "int8_weight_only"
+    out = layer(x)
+    assert out.dtype is torch.float64
+    assert ((out - right).abs() <= 1e-6 * size).all()
+
+
+def test_exact_is_as_precise_as_float64():
+    layer = linear(1032, 1024, INT8, dtype=torch.float64)
+    x = torch.randn(3, 1024, dtype=torch.float64)
+    right, size = expected(layer, x)
+    assert "float64" in freeze_layer(layer, terms(exact=True))["int8_weight_only"]
+    assert ((layer(x) - right).abs() <= 1e-12 * size).all()
+
+
+def test_a_bias_may_learn():
+    layer = linear(1032, 1024, INT8)
+    layer.bias.requires_grad_()
+    freeze_layer(layer, terms())
+    assert layer.kernel.name == "int8_weight_only"
+    layer(torch.randn(3, 1024)).sum().backward()
+    assert torch.equal(layer.bias.grad, torch.full((1032,), 3.0))
+
+
 def test_small_layers_are_faster_dequantized():
     layer = linear(64, 64, INT8)
     assert int8_weight_only.refuses(layer, terms()) == ""

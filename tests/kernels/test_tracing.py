@@ -106,6 +106,14 @@ def test_exported_saved_and_loaded(name):
     assert torch.allclose(loaded(x[:2]), right[:2], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [*LINEARS])
+def test_exported_behind_a_layer_that_learns(name):
+    model, x = case(name)
+    model = nn.Sequential(nn.Linear(x.shape[-1], x.shape[-1]), model)
+    program = torch.export.export(model, (x,))
+    assert torch.allclose(program.module()(x), model(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_by_inductor(name):

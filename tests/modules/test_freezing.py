@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import io
 import pickle
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 from fewbit import registry
 from fewbit.errors import UsageError
+from fewbit.modules import frozen
 from fewbit.modules.freezing import freeze, held_bytes, unfreeze
 from fewbit.modules.frozen import Terms, freeze_layer
 from fewbit.modules.quantized import Quantized, get_weight, set_weight
@@ -93,7 +95,7 @@ def test_every_layer_gets_its_kernel():
     report = freeze(model)
     assert {line["layer"]: line["kernel"] for line in report} == KERNELS
     why = {line["layer"]: line["why"] for line in report}
-    assert why["attention"] == "no kernel for this kind of layer"
+    assert why["attention"] == "no kernel for this kind of layer; its weights are dequantized whole in each call"
     assert "bfloat16" in why["nibbles"]
     assert near(model(INDEX), before)
 
@@ -230,6 +232,30 @@ def test_a_cast_chooses_kernels_anew():
     assert near(model(INDEX), before)
 
 
+def test_a_copy_on_another_device_chooses_kernels_for_that_device():
+    model = nn.Sequential(linear(1024, 1024, INT8, quantizer(TOKEN)))
+    freeze(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    other = torch.load(file, map_location="meta", weights_only=False)
+    assert other[0].frozen_terms.device.type == "meta"
+    assert other[0].kernel.name == "dequantize" and model[0].kernel.name == "int8"
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_a_model_saved_on_a_gpu_and_loaded_without(device):
+    model = net()
+    before = model(INDEX)
+    freeze(model.to(device))
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    other = torch.load(file, map_location="cpu", weights_only=False)
+    assert {name: getattr(getattr(other, name).kernel, "name", None) for name in KERNELS} == KERNELS
+    assert near(other(INDEX), before)
+
+
 @pytest.mark.parametrize("device", DEVICES[1:])
 def test_moving_chooses_kernels_anew(device):
     model = net()
@@ -272,14 +298,77 @@ def test_gradients_reach_the_input():
 
 
 @pytest.mark.parametrize("activation", [quantizer(TOKEN), quantizer(TENSOR, (-2.0, 2.0))], ids=["dynamic", "static"])
-def test_gradients_of_quantized_activations_are_those_of_the_layer_before(activation):
+def test_gradients_pass_through_quantized_activations(activation):
     layer = linear(32, 64, INT8, activation)
     x = torch.randn(3, 64, requires_grad=True)
-    (layer(x).sum() + x.sum()).backward()
-    right, x.grad = x.grad, None
+    right = torch.arange(32.0) @ layer.weight  # of a product with the weight, as if the input were not rounded
+    for _ in range(2):
+        (layer(x) @ torch.arange(32.0)).sum().backward()
+        assert torch.allclose(x.grad, right.expand(3, 64))
+        x.grad = None
+        freeze_layer(layer, terms())
+        assert layer.kernel.name == "int8"
+
+
+def test_gradients_pass_through_quantized_outputs():
+    layer = linear(32, 64, INT8)
+    layer.output_quantizer = quantizer(TOKEN)
     freeze_layer(layer, terms())
-    (layer(x).sum() + x.sum()).backward()
-    assert torch.allclose(x.grad, right)
+    x = torch.randn(3, 64, requires_grad=True)
+    layer(x).sum().backward()
+    assert torch.allclose(x.grad, layer.weight.sum(0).expand(3, 64), atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("grid", [INT4, INT8, FP4], ids=["int4", "int8", "fp4"])
+def test_gradients_under_autocast(grid, device):
+    layer = linear(32, 64, grid, device=device)
+    right = layer.weight.sum(0).expand(3, 64)
+    freeze_layer(layer, terms(device))
+    x = torch.randn(3, 64, requires_grad=True, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        out = layer(x)
+    assert out.dtype is torch.bfloat16
+    out.sum().backward()  # outside of it, as PyTorch says to
+    assert x.grad.dtype is torch.float32 and near(x.grad, right, 0.02)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at it after a break of the graph
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("sizes", "grid", "activation"),
+    [((64, 64), INT4, None), ((64, 64), INT8, quantizer(TOKEN)), ((1032, 1024), INT8, quantizer(TOKEN)),
+     ((1032, 1024), INT8, None), ((64, 64), FP4, None)],
+    ids=["int4", "int8", "int8 prepacked", "int8_weight_only", "dequantize"],
+)  # fmt: skip
+def test_gradients_when_compiled(sizes, grid, activation, device):
+    layer = linear(*sizes, grid, activation, device=device)
+    right = layer.weight.sum(0).expand(3, -1)
+    freeze_layer(layer, terms(device))
+    x = torch.randn(3, sizes[1], requires_grad=True, device=device)
+    torch._dynamo.reset()
+    out = torch.compile(layer, backend="aot_eager")(x)
+    assert near(out, layer(x), 1e-3)
+    out.sum().backward()
+    assert torch.allclose(x.grad, right, atol=1e-4)
+
+
+def test_what_float64_inputs_are_under_autocast_does_not_change():
+    layer = linear(32, 64, FP4, dtype=torch.float64)
+    freeze_layer(layer, terms())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(3, 64, dtype=torch.float64)).dtype is torch.float64
+
+
+def test_a_call_with_other_arguments_is_refused_as_the_layer_itself_does():
+    layer = linear(32, 64, INT8, quantizer(TOKEN))
+    freeze_layer(layer, terms())
+    x = torch.randn(3, 64)
+    assert torch.equal(layer(input=x), layer(x))
+    with pytest.raises(TypeError, match="argument"):
+        layer(x, x)
+    with pytest.raises(TypeError, match="mask"):
+        layer(mask=x, input=x)
 
 
 def test_new_codes_end_a_freeze():
@@ -305,6 +394,80 @@ def test_the_record_says_why_a_slower_kernel_was_taken():
     (line,) = freeze(model)
     assert line["kernel"] == "dequantize"
     assert line["why"] == "not int4_weight_only: it takes whole groups of 32, 64, 128 or 256, not 16 of 48 features"
+
+
+class Doubling(nn.Linear):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "grid", "why"),
+    [
+        (nn.LSTM(16, 16), "weight_ih_l0", INT8, "no kernel for this kind of layer"),
+        (nn.ConvTranspose1d(16, 16, 3), "weight", INT8, "no kernel for this kind of layer"),
+        (nn.Conv1d(16, 16, 3), "weight", Grid(Dtype.int4), "no kernel for this kind of layer"),
+        (nn.Conv1d(16, 16, 3), "weight", Grid(Dtype.fp8_e4m3), "no kernel for this kind of layer"),
+        (
+            Doubling(16, 16),
+            "weight",
+            Grid(Dtype.int4),
+            "not int8, fp8, int8_weight_only, int4_weight_only, dequantize: Doubling has a forward of its own",
+        ),
+    ],
+    ids=["LSTM", "ConvTranspose1d", "int4 Conv1d", "fp8 Conv1d", "own forward"],
+)
+def test_the_record_says_which_weights_are_dequantized_whole(layer, name, grid, why):
+    set_weight(layer, name, encoded(getattr(layer, name).detach(), grid))
+    (line,) = freeze(nn.Sequential(layer))
+    assert line["kernel"] is None
+    assert line["why"] == f"{why}; its weights are dequantized whole in each call"
+
+
+@pytest.mark.parametrize("features", [64, 48])
+def test_a_weight_that_is_another_transposed_is_not_taken_for_it(features):
+    from fewbit import ModelQuantizer
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(features, 64, bias=False), nn.Linear(64, features, bias=False)).eval()
+    model[1].weight = nn.Parameter(model[0].weight.detach().T)
+    quantizer = ModelQuantizer("w8a16")
+    quantized = quantizer.quantize_model(model)
+    x = torch.randn(3, features)
+    with torch.no_grad():
+        right = quantized(x)
+        report = freeze(quantized)
+        assert torch.allclose(quantized(x), right, atol=1e-5)
+    assert report[0]["kernel"] == "dequantize" and report[1]["kernel"] is None
+    assert "transposed" in report[1]["why"]
+
+
+def test_conv1d_has_a_transposed_weight_of_its_own():
+    pytorch_utils = pytest.importorskip("transformers.pytorch_utils")
+    layer = pytorch_utils.Conv1D(48, 64)
+    set_weight(layer, "weight", encoded(layer.weight.detach().T, INT8), axes=(1, 0))
+    x = torch.randn(3, 64)
+    right = layer(x)
+    (line,) = freeze(nn.Sequential(layer))
+    assert line["kernel"] == "dequantize" and torch.allclose(layer(x), right, atol=1e-5)
+
+
+class Plugin:
+    value = "their_package.kernel"
+
+    def load(self):
+        raise ImportError("no module named 'their_package'")
+
+
+def test_a_plug_in_that_cannot_be_imported_is_told_and_the_others_go_on(monkeypatch):
+    monkeypatch.setattr(registry, "_entry_points", lambda kind: {"theirs": Plugin()})
+    frozen._fastest_first.cache_clear()
+    try:
+        (line,) = freeze(nn.Sequential(linear(16, 64, FP4)))
+    finally:
+        frozen._fastest_first.cache_clear()
+    assert line["kernel"] == "dequantize"
+    assert "not theirs: its plug-in: their_package.kernel is broken (ImportError: no module named" in line["why"]
 
 
 def test_what_is_no_module_cannot_be_frozen():

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -50,3 +53,27 @@ def test_it_is_dropped_after_a_failure_too(experts):
     with pytest.raises(RuntimeError, match="no"):
         module(torch.randn(2, 6), fail=True)
     assert module._held is None
+
+
+def test_a_forward_that_ends_in_another_thread_takes_nothing_away(experts, monkeypatch):
+    """The other thread's forward is run at the worst moment: while this one dequantizes."""
+    module, expected, _ = experts
+    x, plain, nested = torch.randn(2, 6), QTensor.dequantize, []
+
+    def interrupted(*arguments):
+        if not nested:
+            nested.append(1)
+            module(x)
+        return plain(*arguments)
+
+    monkeypatch.setattr(QTensor, "dequantize", interrupted)
+    torch.testing.assert_close(module(x), sum(x @ w.T for w in expected))
+    assert module._held is None
+
+
+def test_copies_made_during_a_forward_hold_nothing(experts):
+    module, _, _ = experts
+    module._held = {"weight": torch.ones(3)}
+    copies = [copy.copy(module), copy.deepcopy(module), module.__getstate__(), module.__reduce_ex__(2)[2]]
+    assert not any(vars(made).get("_held") for made in copies[:2]) and not any("_held" in made for made in copies[2:])
+    assert b"_held" not in pickle.dumps(module.__getstate__())

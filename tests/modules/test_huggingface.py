@@ -6,10 +6,12 @@ import json
 import pytest
 import torch
 from torch import nn
+from transformers import CLIPConfig
 
 from fewbit.engine.delivering import export, load
 from fewbit.errors import DataError, UsageError
-from fewbit.modules.huggingface import is_pretrained
+from fewbit.modules.huggingface import is_pretrained, read_config
+from fewbit.modules.opening import open_model
 from quantized_models import quantize_linears
 from small_models import opt, token_ids
 
@@ -91,6 +93,86 @@ def test_a_kernel_from_the_hub_is_not_fetched(tmp_path):
     manifest["huggingface"]["implementations"][""]["attn_implementation"] = "kernels-community/flash-attn"
     (out / "fewbit.json").write_text(json.dumps(manifest))
     assert load(out).config._attn_implementation == "sdpa"
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Fails where transformers would fetch a kernel, as it does where the library for it is installed."""
+    from transformers import modeling_utils
+
+    def fetch(name, *_, **__):
+        assert "/" not in name and "flash" not in name, f"{name} was to be fetched"
+
+    monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", fetch)
+    monkeypatch.setattr(modeling_utils, "is_kernels_available", lambda *_: True)
+
+
+def change(folder, edit):
+    config = json.loads((folder / "config.json").read_text())
+    edit(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+KERNEL = "kernels-community/flash-attn2"
+NAMING_CODE = [
+    lambda c: c.update(attn_implementation=KERNEL),
+    lambda c: c.update(_attn_implementation=KERNEL),
+    lambda c: c.update(_attn_implementation_internal=KERNEL),
+    lambda c: c.update(attn_implementation="flash_attention_2"),
+    lambda c: c.update(attn_implementation={"": KERNEL, "text_config": KERNEL}),
+    lambda c: c["text_config"].update(attn_implementation=KERNEL),
+    lambda c: c["vision_config"].update(_attn_implementation=KERNEL),
+    lambda c: c.update(attribute_map={"_attn_implementation_internal": "other"}, other=KERNEL),
+    lambda c: c.update(experts_implementation="evil/experts"),
+]
+
+
+@pytest.mark.parametrize("edit", NAMING_CODE)
+@pytest.mark.usefixtures("no_kernels")
+def test_a_configuration_that_names_a_kernel(edit, tmp_path):
+    """The outputs are those of code that is here: the name is dropped, in a folder of ours and in any other."""
+    model = clip()
+    exported = export(quantize_linears(clip()), tmp_path / "out")
+    model.save_pretrained(tmp_path / "hf")
+    for folder, made, expected in ((exported, load, load(exported)), (tmp_path / "hf", open_model, model)):
+        change(folder, edit)
+        found = made(folder)
+        parts = found.config, found.config.text_config, found.config.vision_config
+        assert all(part._attn_implementation in ("sdpa", "eager") for part in parts)
+        assert torch.equal(run(found), run(expected))
+
+
+def test_other_parts_keep_the_code_they_name(tmp_path):
+    clip().save_pretrained(tmp_path / "hf")
+    names = {"": KERNEL, "text_config": "eager", "vision_config": KERNEL}
+    change(tmp_path / "hf", lambda c: c.update(_attn_implementation=names))
+    config = read_config(CLIPConfig, tmp_path / "hf")
+    assert config._attn_implementation is None and config.vision_config._attn_implementation is None
+    assert config.text_config._attn_implementation == "eager"
+
+
+def test_code_beside_a_configuration_is_not_run(tmp_path, monkeypatch):
+    """Not that for the whole, and not that for a part, where transformers would ask at the terminal."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    clip().save_pretrained(tmp_path / "hf")
+    code = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}
+    (tmp_path / "hf" / "evil.py").write_text((tmp_path / "evil.py").read_text())
+
+    def edit(config):
+        for part in (config, config["text_config"], config["vision_config"]):
+            part.update(auto_map=code, _name_or_path=str(tmp_path / "hf"))
+
+    change(tmp_path / "hf", edit)
+    assert torch.equal(run(open_model(tmp_path / "hf")), run(clip()))
+    change(tmp_path / "hf", lambda c: c.update(architectures=None))
+    assert type(open_model(tmp_path / "hf")).__name__ == "CLIPModel"
+    change(tmp_path / "hf", lambda c: c.update(model_type="evil"))
+    with pytest.raises(DataError, match="cannot open"):
+        open_model(tmp_path / "hf")
+    assert not (tmp_path / "ran").exists()
+    parts = [read_config(CLIPConfig, tmp_path / "hf"), read_config(CLIPConfig, tmp_path / "hf").text_config]
+    assert not any(hasattr(part, "auto_map") for part in parts)
 
 
 def test_generation_goes_on_as_it_did(tmp_path):

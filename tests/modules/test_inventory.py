@@ -85,13 +85,22 @@ def test_frozen_codes_are_asked_back_from_the_kernel_and_not_kept():
     assert model[0].kernel.asked == 2
 
 
-def test_frozen_layers_with_equal_codes_are_one_in_the_file():
+def test_frozen_layers_with_equal_codes_are_two():
     model = nn.Sequential(nn.Linear(16, 4), nn.Linear(16, 4))
-    codes = encode(model[0].weight, INT4)
+    model[1].load_state_dict(model[0].state_dict())
     for layer in model:
-        set_weight(layer, "weight", codes)
+        set_weight(layer, "weight", encode(layer.weight, INT4))
         layer.kernel = Restoring(layer)
-    assert take(model).aliases["1.weight_packed"] == "0.weight_packed"
+    inventory = take(model)
+    assert torch.equal(inventory.entries["0.weight_packed"].read(), inventory.entries["1.weight_packed"].read())
+    assert not inventory.aliases
+
+
+def test_a_frozen_layer_under_two_names_is_one():
+    layer = nn.Linear(16, 16)
+    set_weight(layer, "weight", encode(layer.weight, INT4))
+    layer.kernel = Restoring(layer)
+    assert take(nn.Sequential(layer, layer)).aliases["1.weight_packed"] == "0.weight_packed"
 
 
 def test_views_of_one_memory_that_differ_are_two():

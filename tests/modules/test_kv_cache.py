@@ -140,6 +140,96 @@ def test_sliding_windows_keep_their_length():
     assert coded.past_key_values.layers[0].keys.shape[2] == reference.past_key_values.layers[0].keys.shape[2]
 
 
+def t5() -> nn.Module:
+    """A decoder with more layers than the encoder: their numbers are the same."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 64}
+    config = T5Config(**sizes, num_layers=1, num_decoder_layers=2, decoder_start_token_id=0)
+    return T5ForConditionalGeneration(config).eval()
+
+
+def bart() -> nn.Module:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    torch.manual_seed(0)
+    sides = {f"{side}_{part}": size for side in ("encoder", "decoder") for part, size in [
+        ("layers", 2), ("attention_heads", 2), ("ffn_dim", 64),
+    ]}  # fmt: skip
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = BartConfig(
+        d_model=32, vocab_size=64, max_position_embeddings=64, forced_eos_token_id=None, **sides, **special
+    )
+    return BartForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (t5, [f"decoder.block.{i}.layer.0.SelfAttention" for i in (0, 1)]),
+        (bart, [f"model.decoder.layers.{i}.self_attn" for i in (0, 1)]),
+    ],
+)
+def test_beside_an_encoder_only_the_decoders_own_tokens_are_coded(make, names):
+    model = make()
+    assert list(cache_layers(model).values()) == names
+    inputs = {"input_ids": tokens(), "decoder_input_ids": tokens(2, 5), "use_cache": True}
+    with torch.no_grad():
+        reference = model(**inputs)
+        fine = attached(copy.deepcopy(model), Grid(Dtype.int16, QSchemeType.per_token))(**inputs)
+        coarse = attached(model, Grid(Dtype.int4, QSchemeType.per_token))(**inputs)
+    assert distance(fine.logits, reference.logits) < 1e-3 < 10 * distance(coarse.logits, reference.logits)
+    caches = fine.past_key_values, reference.past_key_values
+    assert all(cache.self_attention_cache.layers[1].keys.shape[2] == 5 for cache in caches)
+    assert caches[0].self_attention_cache.layers[1].keys.dtype is torch.uint8
+    assert torch.equal(*(cache.cross_attention_cache.layers[0].keys for cache in caches))
+
+
+def test_generation_beside_an_encoder():
+    model = bart()
+    arguments = {"input_ids": tokens(), "max_new_tokens": 6, "do_sample": False, "num_beams": 3}
+    reference = model.generate(**arguments)
+    fine = attached(model, Grid(Dtype.int16, QSchemeType.per_token))
+    assert torch.equal(fine.generate(**arguments), reference)
+
+
+def test_a_decoder_that_is_shown_an_encoders_states():
+    """Such a model is no encoder-decoder by itself; whether it attends to one shows in the call."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64, n_positions=32, add_cross_attention=True)
+    model = GPT2LMHeadModel(config).eval()
+    inputs = {"input_ids": tokens(), "encoder_hidden_states": torch.randn(2, 3, 32), "use_cache": True}
+    reference = model(**inputs).logits
+    assert distance(attached(model, Grid(Dtype.int16, QSchemeType.per_token))(**inputs).logits, reference) < 1e-3
+
+
+def test_one_cache_for_both_is_refused():
+    from transformers import DynamicCache
+
+    model = attached(t5(), Grid(Dtype.int8, QSchemeType.per_token))
+    with pytest.raises(UsageError, match="DynamicCache") as error:
+        model(input_ids=tokens(), decoder_input_ids=tokens(2, 5), past_key_values=DynamicCache(), use_cache=True)
+    assert "EncoderDecoderCache" in error.value.expected
+
+
+def test_the_innermost_numbered_modules_fill_the_cache():
+    def numbered(index: int, **inner: nn.Module) -> nn.Module:
+        module = nn.Module()
+        module.layer_idx = index
+        for name, part in inner.items():
+            setattr(module, name, part)
+        return module
+
+    model = nn.Module()
+    model.layers = nn.ModuleList(numbered(i, deep=nn.ModuleDict({"attention": numbered(i)})) for i in range(12))
+    model.layers[11] = numbered(11)  # its name begins like that of layers.1
+    names = cache_layers(model)
+    assert list(names) == list(range(12)) and names[1] == "layers.1.deep.attention" and names[11] == "layers.11"
+
+
 def test_transformers_own_layer_types_are_left_alone():
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer

@@ -63,3 +63,22 @@ def test_every_form_of_a_layer(tmp_path):
     assert calls.count("twice") == 2
     tied = [layer for layer in module.modules() if isinstance(layer, nn.Linear) and layer.weight is module.embed.weight]
     assert len(tied) == 1
+
+
+class Vector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.direction = nn.Parameter(torch.randn(4))
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return nn.functional.linear(self.layer(x), self.direction)
+
+
+def test_a_product_with_a_vector_stays_one(tmp_path):
+    torch.manual_seed(0)
+    model, x = Vector().eval(), torch.randn(3, 4)
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "v.pt2")
+    module = lift(open_program(tmp_path / "v.pt2")).eval()
+    assert torch.equal(module(x), model(x)) and type(module.layer) is nn.Linear
+    assert {name for name, _ in module.named_parameters()} == {"direction", "layer.weight", "layer.bias"}

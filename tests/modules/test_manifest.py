@@ -12,6 +12,7 @@ import torch
 from fewbit.engine.delivering import export, load
 from fewbit.errors import DataError, FewbitError, UsageError
 from fewbit.modules import manifest
+from fewbit.modules.opening import open_model
 from quantized_models import mlp, numbers, quantize_linears
 
 
@@ -99,6 +100,14 @@ def test_a_manifest_that_contradicts_itself_or_the_files(folder, edit, what):
     with pytest.raises(FewbitError) as error:
         load(folder, mlp())
     assert what in str(error.value)
+
+
+@pytest.mark.parametrize("format", ["gguf", None, ["safetensors"]])
+def test_an_export_in_another_format_is_not_read_as_our_own(folder, format):
+    change(folder, lambda content: content.update(format=format))
+    with pytest.raises(UsageError, match="in the format") as error:
+        open_model(folder, mlp)
+    assert error.value.where == str(folder) and "safetensors" in error.value.expected
 
 
 def test_any_damage_ends_in_the_same_model_or_a_clear_error(folder):

@@ -2,10 +2,11 @@
 """A model from whatever path a user has, or a clear word on why not."""
 
 import json
+import re
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fewbit.engine.delivering import export
@@ -67,8 +68,6 @@ def test_a_model_that_is_quantized_already(folder):
 
 
 def test_missing_weights_are_not_made_up(folder):
-    from safetensors.torch import load_file
-
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.decoder.layers.1.fc1.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -108,6 +107,50 @@ def test_a_state_dict_with_a_factory(tmp_path, build):
         opened = open_model(tmp_path / name, build)
         assert torch.equal(opened(x), model(x)) and not opened.training
     assert torch.equal(open_model(tmp_path / "w.pt2")(x), model(x))
+
+
+def tied():
+    """Two names for one weight, and a buffer that is a part of it."""
+    model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12, bias=False))
+    model[1].weight = model[0].weight
+    model.register_buffer("first", model[0].weight.data[:3])
+    return model
+
+
+def test_tied_weights_are_in_a_file_once(tmp_path):
+    from safetensors.torch import save_model
+
+    model, ids = tied(), torch.arange(12)
+    save_model(model, str(tmp_path / "a.safetensors"))
+    (kept,) = load_file(tmp_path / "a.safetensors")
+    other = {"0.weight": "1.weight", "1.weight": "0.weight"}[kept]
+    save_file({other: model[0].weight.data}, tmp_path / "b.safetensors")
+    for name in ("a", "b"):
+        opened = open_model(tmp_path / f"{name}.safetensors", tied)
+        assert torch.equal(opened(ids), model(ids)) and torch.equal(opened.first, model.first)
+        assert opened[0].weight is opened[1].weight
+
+
+def test_what_no_name_fills_is_missing_from_tied_weights_too(tmp_path):
+    def untied():
+        return nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12, bias=False))
+
+    def apart():
+        model = tied()
+        model[1].bias = nn.Parameter(torch.zeros(12))
+        return model
+
+    weight = torch.randn(12, 8)
+    save_file({"0.weight": weight}, tmp_path / "whole.safetensors")
+    save_file({"first": weight[:3].clone()}, tmp_path / "part.safetensors")
+    for name, factory, what in (
+        ("whole", untied, "no 1.weight$"),
+        ("whole", apart, "no 1.bias$"),
+        ("part", tied, "no 0.weight; no 1.weight$"),
+    ):
+        with pytest.raises(DataError, match="no ") as error:
+            open_model(tmp_path / f"{name}.safetensors", factory)
+        assert re.search(what, error.value.what), error.value.what
 
 
 def test_a_state_dict_without_a_factory(tmp_path):

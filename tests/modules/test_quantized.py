@@ -251,3 +251,13 @@ def test_compile():
     make_quantized(module[2]).input_quantizer = ActivationQuantizer(Grid(Dtype.int8))
     x = torch.randn(3, 6)
     torch.testing.assert_close(torch.compile(module, fullgraph=True)(x), module(x))
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_quantizer_behind_a_layer_that_learns_can_be_traced(dynamic):
+    quantizer = ActivationQuantizer(Grid(Dtype.int8))
+    x = torch.randn(3, 6)
+    fixed = None if dynamic else quantizer.qparams(x).reshape((), ())
+    model = nn.Sequential(nn.Linear(6, 6), ActivationQuantizer(Grid(Dtype.int8), fixed=fixed))
+    assert torch.equal(torch.jit.trace(model, x)(x), model(x))

@@ -101,8 +101,9 @@ def test_an_entry_that_names_a_block_format_gets_its_groups():
 
 
 def test_what_does_not_exist_is_said_with_the_nearest():
-    with pytest.raises(UsageError, match="did you mean 'w4a16'"):
+    with pytest.raises(UsageError, match="did you mean 'w4a16'") as error:
         preset("w4a61")
+    assert error.value.try_ == "`fewbit list presets`"  # for those who cannot import what we call it
     with pytest.raises(UsageError, match="'group_size'"):
         preset("w4a16", grp_size=3)
     with pytest.raises(UsageError, match="from 1 up"):

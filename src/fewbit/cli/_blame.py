@@ -7,6 +7,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
+from fewbit import registry
 from fewbit.errors import FewbitError
 
 _MOST = 600
@@ -38,19 +39,12 @@ def _in_the_users_file(error: Exception) -> FewbitError | None:
     return FewbitError(
         f"{name} raised {type(error).__name__}: {str(error)[:_MOST]}".rstrip(": "),
         where=f"{last.f_code.co_filename}:{line}",
-        try_=_missing(error, file) or _TRY,
+        try_=_TRY,
     )
 
 
-def _missing(error: Exception, file: Path) -> str | None:
-    """What to do about a file beside the user's that could not be imported."""
-    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    beside = name and any((file.parent / each).exists() for each in (name, f"{name}.py"))
-    return f"PYTHONPATH={file.parent} fewbit …: the folder of the file is not searched by itself" if beside else None
-
-
 def _is_users(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("fewbit_plugin_")  # as `registry` names such files
+    return registry.is_users(str(frame.f_globals.get("__name__")), frame.f_code.co_filename)
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -18,6 +19,9 @@ from fewbit.data.findings import DataReport, Progress
 from fewbit.errors import FewbitError, UsageError
 
 T = TypeVar("T")
+
+_POLICY = re.compile(r"policy=\{'([\w-]+)': '(\w+)'\}")
+"""How readers name a policy, as it is written in Python."""
 
 
 def stdout() -> Console:
@@ -37,7 +41,8 @@ def print_json(value: Any) -> None:
 
 
 def show_error(error: FewbitError, *, as_json: bool) -> None:
-    """An error with its four parts."""
+    """An error with its four parts, its advice in the words of the command line."""
+    error.try_ = error.try_ and _POLICY.sub(r"--policy \1=\2", error.try_)
     if as_json:
         print_json({"error": {"kind": type(error).__name__, **error.to_dict()}})
         return

@@ -20,6 +20,9 @@ def command(
         str | None, typer.Option(help="An ONNX file whose input names to use, or names with commas.")
     ] = None,
     transform: Annotated[str | None, typer.Option(help="A transform_fn, as file.py:function.")] = None,
+    format: _data.Format = None,
+    policy: _data.Policies = None,
+    option: _data.Options = None,
     max_samples: Annotated[int | None, typer.Option(help="Stop after this many samples.")] = None,
     batch_size: Annotated[int, typer.Option(help="How many samples to run at a time.")] = 1,
     overwrite: Annotated[bool, typer.Option(help="Replace the samples of an earlier capture.")] = False,
@@ -36,7 +39,7 @@ def command(
     from fewbit.data.capture import capture_dataset
 
     network = load_function(model, returns="the model")()
-    dataset = _data.open_data(data, transform)
+    dataset = _data.open_data(data, transform, format=format, policies=policy, options=option)
     _data.check_batch_size(dataset, batch_size)
     given = names if names is None or names.endswith(".onnx") else names.split(",")
     with _output.TerminalProgress() as progress:

@@ -8,21 +8,19 @@ from typing import Annotated
 
 import typer
 
-from fewbit.cli import _output
+from fewbit.cli import _data, _output
 from fewbit.errors import FewbitError
 
 
 def command(
     path: Annotated[str, typer.Argument(help="A file or folder.")],
-    format: Annotated[
-        str | None, typer.Option(help="Take this format instead of detecting one, or file.py:fn.")
-    ] = None,
+    format: _data.Format = None,
     task: Annotated[str | None, typer.Option(help="What the data is for: text-classification, segmentation …")] = None,
     model: Annotated[str | None, typer.Option(help="A model file; samples are compared with its inputs.")] = None,
     fix: Annotated[Path | None, typer.Option(help="Write a repaired copy into this new folder.")] = None,
     quick: Annotated[bool, typer.Option(help="Names, sizes and headers only; decode nothing.")] = False,
     places: Annotated[int, typer.Option(min=0, help="How many places to print a finding; 0 for all.")] = 5,
-    option: Annotated[list[str] | None, typer.Option(help="An option of the format, as name=value.")] = None,
+    option: _data.Options = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> int:
     """Say what a dataset is and name every fault in it, with file and line.

@@ -28,6 +28,9 @@ def command(
         str | None, typer.Option(help="For a state dict: file.py:function that returns the model.")
     ] = None,
     transform: Annotated[str | None, typer.Option(help="Makes a row a model input, as file.py:function.")] = None,
+    format: _data.Format = None,
+    policy: _data.Policies = None,
+    option: _data.Options = None,
     samples: Annotated[int, typer.Option(min=1, help="Read at most so many samples.")] = 300,
     batch_size: Annotated[int, typer.Option(min=1, help="How many samples to run at a time.")] = 1,
     text_column: Annotated[str | None, typer.Option(help="The column of a row that holds the text.")] = None,
@@ -51,11 +54,14 @@ def command(
     from fewbit.engine.quantizer import ModelQuantizer
 
     check_target(out, overwrite=overwrite)
-    for option, given in (("--transform", transform), ("--text-column", text_column)):
-        if data is None and given is not None:
-            raise UsageError(f"{option} {given} and no data", where=option, expected="--data beside it")
+    of_data = {"transform": transform, "text-column": text_column, "format": format, "policy": policy, "option": option}
+    for name, given in of_data.items():
+        if data is None and given:
+            raise UsageError(f"--{name} and no data", where=f"--{name}", expected="--data beside it")
     quantizer = ModelQuantizer(_choice.configuration(preset, config))
-    dataset = None if data is None else _data.open_data(data, transform)
+    dataset = None
+    if data is not None:
+        dataset = _data.open_data(data, transform, format=format, policies=policy, options=option)
     network = _choice.network(model, factory)
     plan = quantizer.plan(network)
     if dataset is None and plan.static:

@@ -13,10 +13,12 @@ from fewbit.data.arrays.casts import is_float, plan_cast
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.description import describe as array_info
 from fewbit.data.arrays.fit import Fit, Problem, fit
+from fewbit.data.arrays.fit_codes import FIT_CODES
 from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.arrays.tensor_to_array import to_array
 from fewbit.data.batch import stack
 from fewbit.data.describe import describe
+from fewbit.data.feeding_raw import BY_TRANSFORM, with_raw
 from fewbit.data.sample import Sample
 from fewbit.data.signature import Signature, read_signature
 from fewbit.data.signatures._items import is_data, take_labels
@@ -24,9 +26,6 @@ from fewbit.data.source import Source
 from fewbit.data.tree import flatten, is_tensor
 from fewbit.errors import DataError, UsageError
 
-_BY_TRANSFORM = (
-    "a transform_fn that returns a dict of arrays under the model's input names, in its dtypes (texts: tokenized)"
-)
 _FOR_FILES = frozenset({"input-missing", "input-name", "dtype-refused"})
 """Problems whose own advice is to save other files: for anything but files of arrays it is a transform_fn."""
 
@@ -46,6 +45,8 @@ class Feeder:
         self.signature: Signature = read_signature(model)
         self._framework = registry.get("signatures", self.signature.framework)
         self._noted: set[tuple[str, str | None]] = set()
+        main = getattr(model, "main_input_name", None)  # of a Hugging Face model, where every input is optional
+        self._main = next((s for s in self.signature.inputs if s.name == main and not s.required), None)
 
     def fit(self, element: Any, index: int = 0) -> Fit:
         """How an element meets the model."""
@@ -135,7 +136,18 @@ class Feeder:
         found = {name: _info(value) for name, value in named.items()}
         batched = self._source.batched
         meets = fit(found, self.signature, batched=batched, targets=self._source.targets | ANSWERS)
-        return meets if batched else _with_texts(meets, found, self.signature)
+        meets = self._with_main(meets, found)
+        return meets if batched else with_raw(meets, found, self.signature, self._source.facts.get("format"))
+
+    def _with_main(self, meets: Fit, found: Mapping[str, ArrayInfo]) -> Fit:
+        """The same, with a problem where nothing at all goes to an input that the model declares."""
+        declared = set(self.signature.names) - ANSWERS
+        if self._main is None or any(step.name in declared for step in meets.steps):
+            return meets
+        there = ", ".join(f"{name} ({info})" for name, info in found.items()) or "nothing"
+        message = f"input {self._main} has no array; there are: {there}"
+        problem = Problem("input-missing", message, self._main.name, FIT_CODES["input-missing"].fix)
+        return replace(meets, problems=(*meets.problems, problem))
 
     def _demand(self, meets: Fit, element: Any, index: int) -> Fit:
         """The fit itself, where nothing keeps the element from being fed."""
@@ -145,7 +157,7 @@ class Feeder:
                 self._note(problem.code, problem.message, problem.input)
             return meets
         of_files = self._source.facts.get("format") == "npz" and not self._source.batched
-        tries = (p.fix if of_files or p.code not in _FOR_FILES else _BY_TRANSFORM for p in errors)
+        tries = (p.fix if of_files or p.code not in _FOR_FILES else BY_TRANSFORM for p in errors)
         raise DataError(
             f"sample {index} does not fit the model: " + "; ".join(f"{p.message} [{p.code}]" for p in errors),
             code="sample-misfit",
@@ -237,18 +249,3 @@ def _info(value: Any) -> ArrayInfo:
 def _floats(value: Any) -> set[str]:
     dtypes = {_info(leaf).dtype for _, leaf in flatten(value) if is_tensor(leaf)}
     return {dtype for dtype in dtypes if is_float(dtype)}
-
-
-def _with_texts(meets: Fit, found: Mapping[str, ArrayInfo], signature: Signature) -> Fit:
-    """The same, with one problem for each text on its way into a model that takes none; its shape says nothing then.
-
-    A model with `**kwargs` takes any name, so names alone would let a raw text through.
-    """
-    takes_text = {spec.name for spec in signature.inputs if spec.dtype == "str"}
-    texts = {
-        step.name: Problem("dtype-refused", f"{step.key!r} is no array of numbers", step.name, _BY_TRANSFORM)
-        for step in meets.steps
-        if found[step.key].dtype in ("str", "object") and step.name not in takes_text
-    }
-    others = (p for p in meets.problems if p.input not in texts or p.code not in ("input-shape", "dtype-refused"))
-    return replace(meets, problems=(*others, *texts.values())) if texts else meets

@@ -3,11 +3,13 @@
 
 `torch.export.load` unpickles sample inputs, some weights and custom objects, evaluates symbolic sizes as Python, and
 loads compiled libraries. An archive that needs none of these is read; any other is refused before torch sees it.
+
+The archive is looked at through torch's own reader: another one can find other files in the same bytes, as it compares
+names with regard to case, or looks for the list of files in another place.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
@@ -18,25 +20,16 @@ from typing import Any
 
 import torch
 
+from fewbit.data.program_graph import is_path, unsafe_parts
 from fewbit.errors import DataError
 
 _MOST_JSON = 512 << 20
-_OPERATOR = re.compile(r"(torch\.ops\.[a-z]\w*\.\w+(\.\w+)?|_operator\.\w+|math\.\w+|torch\.(_sym_|sym_)\w+)")
-_SYMBOL = re.compile(r"[a-z]+\d+")
-_NODES = (
-    ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare,
-    ast.operator, ast.unaryop, ast.cmpop,
-)  # fmt: skip
-# What sizes are made of: sympy's own classes, and those of torch.utils._sympy.functions.
-_FUNCTIONS = frozenset(
-    re.findall(
-        r"\w+",
-        """Symbol Integer Float Rational Half One Zero NegativeOne Add Mul Pow Abs Max Min Mod floor ceiling Piecewise
-    Eq Ne Equality Unequality StrictLessThan StrictGreaterThan LessThan GreaterThan And Or Not true false
-    FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift PowByNatural FloatPow
-    FloatTrueDiv IntTrueDiv IsNonOverlappingAndDenseIndicator TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat
-    Identity""",
-    )
+_MODEL = re.compile(r"models/(\w+)\.json")
+_RECORD = re.compile(
+    r"archive_format|archive_version|byteorder|version|\.data/(version|serialization_id)|extra/.+|models/\w+\.json"
+    r"|data/weights/(weight_\d+|\w+_weights_config\.json)|data/constants/(tensor_\d+|\w+_constants_config\.json)"
+    r"|data/sample_inputs/\w+\.pt",
+    re.ASCII,
 )
 
 
@@ -47,9 +40,8 @@ def open_program(path: Path) -> Any:
         DataError: a file that is no such archive, or whose loading would run code.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            reason = next(_reasons(archive), None)
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        reason = next(_reasons(path, _reader(path)), None)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from error
     if reason is not None:
         raise DataError(
@@ -59,71 +51,57 @@ def open_program(path: Path) -> Any:
             expected="plain tensors and operators, as torch.export.save writes them by default",
             try_="the tensors as .safetensors with --factory file.py:function",
         )
+    # Not `torch.export.load`: what this cannot read, that takes for an older format, which is one of pickles.
+    from torch.export.pt2_archive._package import load_pt2
+
     try:
-        return torch.export.load(str(path))
+        return load_pt2(str(path)).exported_programs["model"]
     except Exception as error:  # whatever a damaged archive makes torch raise
         raise _unreadable(path, error) from error
 
 
-def _reasons(archive: zipfile.ZipFile) -> Iterator[str]:
-    """Why an archive is not to be trusted."""
-    names = archive.namelist()
-    inner = {name.partition("/")[2]: name for name in names}
-    if len(set(names)) != len(names) or len({name.partition("/")[0] for name in names}) != 1:
-        yield "its list of files is ambiguous"
-    if "archive_format" not in inner:
-        raise ValueError("no archive of torch.export")
-    for name, full in inner.items():
-        if name.endswith(".json") and archive.getinfo(full).file_size > _MOST_JSON:
-            yield f"{name} is larger than any program's"
-        elif name.startswith("data/aotinductor/"):
-            yield f"{name} is compiled code"
-        elif name.startswith("data/sample_inputs/"):
-            if not _only_tensors(archive.read(full)):
-                yield f"{name} holds more than tensors"
-        elif name.endswith("_config.json"):
-            for key, entry in json.loads(archive.read(full))["config"].items():
-                if entry["use_pickle"] or not str(entry["path_name"]).startswith(("weight_", "tensor_")):
-                    yield f"{key} in {name} is pickled"
-        elif name.startswith("models/"):
-            yield from _unsafe_parts(json.loads(archive.read(full)))
-        elif name.startswith(("data/weights/", "data/constants/")) and name.endswith(".pt"):
-            yield f"{name} is pickled"
-
-
-def _unsafe_parts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        expression, target = value.get("expr_str"), value.get("target")
-        if isinstance(expression, str) and not _is_size(expression):
-            yield f"the size {expression[:80]!r} is no arithmetic"
-        if isinstance(target, str) and "inputs" in value and not _OPERATOR.fullmatch(target):
-            yield f"{target[:80]!r} is no operator"
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _unsafe_parts(each)
-
-
-def _is_size(expression: str) -> bool:
-    """Whether a text is arithmetic on named sizes, and nothing else that Python could do.
-
-    >>> _is_size("Add(Symbol('s77', positive=True), Integer(-1))"), _is_size("exit()")
-    (True, False)
-    """
+def _reader(path: Path) -> Any:
     try:
-        nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return False
-    for node in nodes:
-        if not isinstance(node, _NODES):
-            return False
-        if isinstance(node, ast.Name) and node.id not in _FUNCTIONS and not _SYMBOL.fullmatch(node.id):
-            return False
-        if isinstance(node, ast.Constant) and not _is_number_or_symbol(node.value):
-            return False
-    return True
+        return torch._C.PyTorchFileReader(str(path))
+    except RuntimeError as error:
+        raise ValueError("no archive of torch.export") from error
 
 
-def _is_number_or_symbol(value: object) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, str) and _SYMBOL.fullmatch(value) is not None)
+def _reasons(path: Path, reader: Any) -> Iterator[str]:
+    """Why an archive is not to be trusted."""
+    names = reader.get_all_records()
+    if "archive_format" not in names:
+        raise ValueError("no archive of torch.export")
+    with zipfile.ZipFile(path) as archive:
+        files = archive.infolist()
+    if [file.filename.partition("/")[2] for file in files] != names or len({*map(str.lower, names)}) != len(names):
+        yield "its list of files is ambiguous"
+    yield from (f"{name!r} is no file of a program" for name in names if not _RECORD.fullmatch(name))
+    claimed, size = sum(file.file_size for file in files), path.stat().st_size
+    if claimed > size:
+        raise ValueError(f"its files have {claimed:,} bytes, and the archive has {size:,}")
+    for model in filter(None, map(_MODEL.fullmatch, names)):
+        yield from _reasons_of_model(reader, model[1])
+
+
+def _reasons_of_model(reader: Any, name: str) -> Iterator[str]:
+    """The same for one model, by the names under which torch asks for its files."""
+    if not _only_tensors(reader.get_record(f"data/sample_inputs/{name}.pt")):
+        yield "its sample inputs hold more than tensors"
+    for file in (f"data/weights/{name}_weights_config.json", f"data/constants/{name}_constants_config.json"):
+        for key, entry in _json(reader, file)["config"].items():
+            if entry["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
+                yield f"{key} in {file} is pickled"
+            if not is_path(key):
+                yield f"{key[:80]!r} is no name"
+    yield from unsafe_parts(_json(reader, f"models/{name}.json"))
+
+
+def _json(reader: Any, name: str) -> Any:
+    text = reader.get_record(name)
+    if len(text) > _MOST_JSON:
+        raise ValueError(f"{name} is larger than any program's")
+    return json.loads(text.decode())
 
 
 def _only_tensors(content: bytes) -> bool:
@@ -137,8 +115,9 @@ def _only_tensors(content: bytes) -> bool:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
     return DataError(
-        f"the program cannot be read: {str(error)[:200] or type(error).__name__}",
+        f"the program cannot be read: {why[:200]}",
         code="model-unreadable",
         where=path,
         expected="a file that torch.export.save wrote",

@@ -104,7 +104,8 @@ class ModelQuantizer:
             model: what `quantize_model` returned; it stays as it is unless `inplace`.
             inplace: change it instead.
             exact: let no kernel compute less precisely than the model itself. Without it int4 layers of float32 models
-                compute in bfloat16, which is several times faster and adds little to the error that int4 has.
+                compute in bfloat16, which is several times faster and adds little to the error that int4 has; so do fp8
+                layers, and layers of float64 models compute in float32.
         """
         native = model if inplace else view_of(model).copy().native()
         for line in freeze_modules(native, exact=exact):

@@ -7,7 +7,8 @@ A member is a file with
   return what `fewbit.json` shall say besides; JSON values. Options are keyword arguments with defaults;
 - `check(model, folder, manifest)`: read the files back with other code than wrote them and compare them with the model;
   raise `DataError` at the first bit that differs;
-- `read(folder, manifest, **options) -> model`: optional, for formats that fewbit loads itself.
+- `read(folder, manifest, *, model, factory, device, verify) -> model`: for formats that fewbit loads itself; a format
+  that only another runtime loads has none. What the four mean stands at `fewbit.load`, which gives them all.
 
 `engine.delivering` does the rest, the same for all: nothing is written where a user has files, and a folder is there
 whole and checked or not at all.
@@ -15,7 +16,7 @@ whole and checked or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,3 +29,19 @@ class Exporter(Protocol):
 
     def check(self, model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Read back what was written and compare it with the model."""
+
+
+class Loadable(Exporter, Protocol):
+    """What an exporter module offers whose format fewbit loads itself."""
+
+    def read(
+        self,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        *,
+        model: Any,
+        factory: Callable[[], Any] | str | None,
+        device: Any,
+        verify: bool,
+    ) -> Any:
+        """The model that was written, ready to run."""

@@ -8,7 +8,8 @@ A member is a file with
   in words, or an empty text where the layer is simply not of its kind;
 - `Kernel`: a subclass of the one below, made once from a layer.
 
-Kernels stand in for layers that have one weight named `weight` and whose forward takes one tensor. A kernel that
+Kernels stand in for layers that have one weight named `weight` and whose forward takes one tensor; or they run that
+forward themselves and then get whatever it takes (`wraps`). A kernel that
 wants the codes in another layout takes parts of the weight out of the layer (`takes`) and gives them back bit by bit
 (`restore`): no code is ever kept twice. A layer that every kernel refuses keeps its own forward on dequantized
 weights.
@@ -41,6 +42,7 @@ class Kernel(ABC):
         terms: what it was made for.
         note: what is worth telling of how it computes.
         takes: the parts of the weight (`packed`, `scale`, …) that live here and no longer in the layer.
+        wraps: it runs the layer's own forward, with whatever arguments that takes, and stands only around it.
         stand_in: what the layer shows as its float weight while the kernel runs the layer's own forward; or none.
     """
 
@@ -48,6 +50,7 @@ class Kernel(ABC):
     refused: Mapping[str, str] = MappingProxyType({})
     note: str = ""
     takes: tuple[str, ...] = ()
+    wraps: bool = False
     stand_in: Tensor | None = None
     holds: ClassVar[tuple[str, ...]] = ()  # attributes that are tensors, or none
 

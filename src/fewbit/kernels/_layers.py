@@ -27,14 +27,26 @@ def not_linear(layer: Any) -> str | None:
         return "the attention around it reads its weight and never calls it"
     if issubclass(kind, nn.Linear) and kind.forward is not nn.Linear.forward:
         return f"{kind.__name__} has a forward of its own"
-    return None
+    return turned(layer, (1, 0) if _is_conv1d(kind) else (0, 1))
 
 
 def not_embedding(layer: Any) -> str | None:
     """Why a layer is no plain table look-up; empty if it is nothing like it."""
     if "weight" not in layer.coded or not issubclass(layer.float_class, nn.Embedding):
         return ""
-    return "max_norm changes the table while it is read" if layer.max_norm is not None else None
+    if layer.max_norm is not None:
+        return "max_norm changes the table while it is read"
+    return turned(layer, (0, 1))
+
+
+def turned(layer: Any, axes: tuple[int, ...]) -> str | None:
+    """Why kernels cannot use a layer's codes as they lie, if they do not lie as its class has them.
+
+    Args:
+        layer: with one quantized `weight`.
+        axes: the permutation from fewbit's layout to that of the class.
+    """
+    return None if layer.coded["weight"].axes == axes else "its weight is that of another layer, transposed"
 
 
 def weight_of(layer: Any) -> QTensor:

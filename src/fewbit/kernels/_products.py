@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewbit.kernels import _operators
-from fewbit.kernels._tracing import constant, exporting
+from fewbit.kernels._tracing import constant
+from fewbit.modules.frozen import exporting
 
 LONGEST = 1 << 16  # features; the sum of more products of bytes may leave int32
 LARGE = 1 << 20  # elements; below, oneDNN's fixed costs outweigh what its layout saves

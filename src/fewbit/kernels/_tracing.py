@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels have to know of `torch.export`, and what it must not see."""
+"""What `torch.export` must not see."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-
-exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # PyTorch 2.7 has it first
 
 
 def constant(make: Callable[[], Tensor]) -> Tensor:

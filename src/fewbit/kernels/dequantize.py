@@ -2,7 +2,8 @@
 """Whatever has no kernel of its own: float products on a few dequantized rows of the weight at a time.
 
 The float weight never exists as a whole, and what exists of it stays in the processor's cache. Where everything that
-makes up an output shares one scale, the scale is applied to the output instead of to each weight.
+makes up an output shares one scale, the scale is applied to the output instead of to each weight; but not in float16,
+where sums that are not scaled yet soon overflow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from fewbit.kernels._base import Kernel as Base
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
-from fewbit.kernels._rows import rows_between
 from fewbit.modules.frozen import Terms
 from fewbit.numerics.floats import decode
 from fewbit.numerics.packing import unpack
@@ -50,18 +50,19 @@ class Kernel(Base):
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """The layer's output."""
         rows = as_rows(x if layer.input_quantizer is None else layer.input_quantizer(x))
-        floats = self._scaled if self.step is None else self._elements
+        step = None if x.dtype is torch.float16 else self.step
+        floats = self._scaled if step is None else self._elements
         if len(self.pieces) == 1 or torch.compiler.is_compiling():
             out = F.linear(rows, floats(layer, slice(0, self.pieces[-1].stop), x.dtype))
         else:
             out = rows.new_empty(rows.shape[0], self.pieces[-1].stop)
             for piece in self.pieces:
                 out[:, piece] = F.linear(rows, floats(layer, piece, x.dtype))
-        return finish(out if self.step is None else out.mul_(self.step), layer.bias, x)
+        return finish(out if step is None else out.mul_(step), layer.bias, x)
 
     def _scaled(self, layer: Any, piece: slice, dtype: torch.dtype) -> Tensor:
         """Some rows of the float weight."""
-        return rows_between(weight_of(layer), piece.start, piece.stop).dequantize(dtype)
+        return weight_of(layer).part(piece.start, piece.stop).dequantize(dtype)
 
     def _elements(self, layer: Any, piece: slice, dtype: torch.dtype) -> Tensor:
         """The same before scaling."""

@@ -45,6 +45,8 @@ def refuses(layer: Any, terms: Terms) -> str | None:
         return "PyTorch has no product of two e5m2 tensors"
     if not per_output(coded) or quantizer.grid.granularity not in _WHOLE:
         return f"weights are scaled {coded.grid.granularity.value}, activations {quantizer.grid.granularity.value}"
+    if terms.exact and coded.dtype is not torch.bfloat16:
+        return f"GPUs sum fp8 less precisely than {str(coded.dtype).removeprefix('torch.')}, which the layer is"
     if outputs % 16 or features % 16:
         return f"both sides must be multiples of 16, and {outputs} × {features} are not"
     return None

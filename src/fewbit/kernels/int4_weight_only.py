@@ -19,8 +19,7 @@ from fewbit.kernels._base import Kernel as Base
 from fewbit.kernels._int4 import FEW, int4_few, int4_linear
 from fewbit.kernels._layers import as_rows, finish, not_linear, output_steps, per_output, weight_of
 from fewbit.kernels._nibbles import ROWS, Cpu, Cuda, padded
-from fewbit.kernels._tracing import exporting
-from fewbit.modules.frozen import Terms
+from fewbit.modules.frozen import Terms, exporting
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.packing import pack
 from fewbit.numerics.qtensor import QTensor
@@ -37,6 +36,8 @@ def refuses(layer: Any, terms: Terms) -> str | None:
         return other or ""
     if terms.device.type not in ("cpu", "cuda"):
         return f"PyTorch has no int4 kernel on {terms.device.type}"
+    if not hasattr(torch, "_convert_weight_to_int4pack_for_cpu"):  # older ones pack otherwise, on CUDA too
+        return f"PyTorch {torch.__version__} has no _convert_weight_to_int4pack_for_cpu"
     if terms.exact and coded.dtype is not torch.bfloat16:
         return f"it rounds activations to bfloat16, and the layer is {str(coded.dtype).removeprefix('torch.')}"
     if terms.shared:

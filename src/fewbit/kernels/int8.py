@@ -47,6 +47,8 @@ def not_int8_weight(layer: Any, terms: Terms) -> str | None:
         return "torch._int_mm gives wrong numbers for a single feature"
     if features > LONGEST:
         return f"sums over {features} features may leave int32"
+    if terms.exact and coded.dtype is torch.float64:
+        return "it computes in float32, and the layer is float64"
     if terms.shared and not coded.grid.dtype.signed:
         return "other layers use the same unsigned codes, and they would have to change"
     if terms.device.type not in ("cpu", "cuda"):

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from fewbit.kernels import _operators
 from fewbit.kernels._activations import Coding, encoder, not_int8, one_scale
 from fewbit.kernels._base import Kernel as Base
-from fewbit.kernels._layers import output_steps, per_output, weight_of
+from fewbit.kernels._layers import output_steps, per_output, turned, weight_of
 from fewbit.kernels._products import LONGEST
-from fewbit.kernels._tracing import constant, exporting
-from fewbit.modules.frozen import Terms
+from fewbit.kernels._tracing import constant
+from fewbit.modules.frozen import Terms, exporting
 from fewbit.numerics.dtypes import Dtype
 
 SPEED = 90
@@ -37,6 +37,8 @@ def refuses(layer: Any, terms: Terms) -> str | None:
         return ""
     if kind.forward is not base.forward:
         return f"{kind.__name__} has a forward of its own"
+    if (why := turned(layer, tuple(range(len(coded.shape))))) is not None:
+        return why
     if (why := not_int8(layer.input_quantizer)) is not None:
         return why
     if not one_scale(layer.input_quantizer):
@@ -47,6 +49,8 @@ def refuses(layer: Any, terms: Terms) -> str | None:
         return "its weights need a scale an output and no zero point"
     if layer.padding_mode != "zeros" or _padding(layer) is None:
         return "it pads with something other than as many zeros on either side"
+    if terms.exact and coded.dtype is torch.float64:
+        return "it computes in float32, and the layer is float64"
     if terms.shared:
         return "other layers use the same codes, and they would have to change"
     return "sums may leave int32" if prod(coded.shape[1:]) > LONGEST else None
@@ -75,7 +79,7 @@ class Kernel(Base):
         if x.ndim == len(self.shape) - 1:
             return self.run(layer, x.unsqueeze(0)).squeeze(0)
         coding = self.encode(x)
-        bias = None if layer.bias is None else layer.bias.float()
+        bias = None if layer.bias is None else layer.bias.detach().float()  # oneDNN gives no gradient
         if exporting():
             return self._plain(coding, bias).to(x.dtype)
         codes = coding.codes.bitwise_xor(-128).view(torch.uint8)
@@ -118,8 +122,9 @@ def _padding(layer: Any) -> list[int] | None:
 @cache
 def _available() -> bool:
     """Whether PyTorch's oneDNN convolves integers here, and gives the weight back."""
-    weight = torch.arange(-8, 8, dtype=torch.int8).reshape(2, 2, 2, 2)
-    codes = torch.arange(18, dtype=torch.uint8).reshape(1, 2, 3, 3)
+    # The largest of both side by side: old processors add products of bytes in pairs, in int16, which is too short.
+    weight = torch.arange(-128, 128).to(torch.int8).reshape(2, 32, 2, 2)
+    codes = torch.arange(288).flip(0).clamp(max=255).to(torch.uint8).reshape(1, 32, 3, 3)
     geometry = ([1, 1], [1, 1], [1, 1], 1)
     try:
         packed = torch.ops.onednn.qconv_prepack(weight, torch.ones(2), 1.0, 0, *geometry, None)

@@ -24,6 +24,7 @@ from fewbit.kernels.int8 import Int8Weight, not_int8_weight
 from fewbit.modules.frozen import Terms
 
 SPEED = 80
+_HALF = (torch.float16, torch.bfloat16)
 _FEW = 128  # tokens; with more, a GPU is faster at float products than at several in integers
 
 
@@ -47,13 +48,15 @@ class Kernel(Int8Weight):
         if x.device.type != "cpu" and not torch.compiler.is_compiling() and rows.shape[0] > _FEW:
             weight = self.product.codes().to(x.dtype)
             weight = weight if self.zero is None else weight.sub_(self.zero[:, None])
+            if x.dtype is torch.float16:  # in which sums that are not scaled yet soon overflow
+                return finish(F.linear(rows, weight.mul_(self.step[:, None])), layer.bias, x)
             return finish(F.linear(rows, weight).mul_(self.step), layer.bias, x)
         rows = rows.float()
-        digits, unit = split(rows, 3 if x.dtype is torch.float32 else 2)
+        digits, unit = split(rows, 2 if x.dtype in _HALF else 3)
         products = self.product(digits.flatten(0, 1), self.step).view(*digits.shape[:2], self.step.shape[0])
-        out, *higher = products.unbind()
-        for place, part in enumerate(higher, 1):
-            out.add_(part, alpha=256**place)
+        out = products[0]  # and not by unbind, whose views may not be changed where a bias learns
+        for place in range(1, len(products)):
+            out.add_(products[place], alpha=256**place)
         out.mul_(unit)
         if self.zero is not None:
             out -= rows.sum(-1, keepdim=True) * (self.zero * self.step)

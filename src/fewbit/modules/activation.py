@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from fewbit.modules.keeping import KeepsDtypes
@@ -13,7 +16,7 @@ from fewbit.numerics.quantize import fake_quantize
 
 
 class ActivationQuantizer(KeepsDtypes, nn.Module):
-    """Moves an activation onto a grid.
+    """Moves an activation onto a grid; a gradient passes through as if it did not.
 
     Args:
         grid: the grid.
@@ -56,8 +59,28 @@ class ActivationQuantizer(KeepsDtypes, nn.Module):
         return from_range(parts.amin(axes), parts.amax(axes), self.grid, block)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fake_quantize(x, self.qparams(x)) if x.numel() else x
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if x.requires_grad and torch.is_grad_enabled() and not tracing:  # a trace cannot hold such a function
+            passed: Tensor = _StraightThrough.apply(self, x)  # type: ignore[no-untyped-call]
+            return passed
+        return self.moved(x.detach())
+
+    def moved(self, x: Tensor) -> Tensor:
+        """`x` on the grid."""
+        return fake_quantize(x, self.qparams(x)) if x.numel() else x.clone()
 
     def extra_repr(self) -> str:
         kind = "dynamic" if self.dynamic else "static"
         return f"{self.grid.dtype.name}, {self.grid.granularity.value}, {kind}"
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Rounding has no slope anywhere, so that of the identity stands for it; scales are taken as given."""
+
+    @staticmethod
+    def forward(ctx: Any, quantizer: ActivationQuantizer, x: Tensor) -> Tensor:  # type: ignore[override]
+        return quantizer.moved(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
+        return None, grad

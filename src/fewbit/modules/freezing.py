@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -20,13 +20,15 @@ def freeze(model: nn.Module, *, exact: bool = False) -> list[dict[str, Any]]:
     """Give every quantized layer its fastest kernel, in place. A second call changes nothing.
 
     Args:
-        model: with quantized layers, where it shall run: kernels belong to a device. exact: let no kernel compute
-        less precisely than the layer's own forward. Without it int4 layers of float32 models
-            compute in bfloat16, which is several times faster and adds about a thirtieth of the error that int4 has.
+        model: with quantized layers, where it shall run: kernels belong to a device.
+        exact: let no kernel compute less precisely than the layer's own forward. Without it int4 layers of float32
+            models compute in bfloat16, which is several times faster and adds about a thirtieth of the error that int4
+            has.
 
     Returns:
-        A line a layer: `layer`, `kernel` (none where its own forward stays), `why` (what is worth knowing of the
-        choice), and the weights' `bytes_before` (as floats) and `bytes_after` (everything that is kept for them now).
+        A line a layer: `layer`, `kernel` (none where its own forward stays, on weights dequantized whole in each call),
+        `why` (what is worth knowing of the choice), and the weights' `bytes_before` (as floats) and `bytes_after`
+        (everything that is kept for them now).
 
     >>> freeze(nn.Linear(2, 2))
     []
@@ -63,14 +65,24 @@ def _frozen(name: str, layer: Quantized, terms: Terms) -> dict[str, Any]:
     refused = {} if layer.kernel is not None else freeze_layer(layer, terms)
     kernel = layer.kernel
     why = [] if kernel is None or not kernel.note else [kernel.note]
-    why += [f"not {other}: {reason}" for other, reason in (kernel.refused if kernel is not None else refused).items()]
+    why += _reasons(kernel.refused if kernel is not None else refused)
+    if kernel is None:
+        why = [*(why or ["no kernel for this kind of layer"]), "its weights are dequantized whole in each call"]
     return {
         "layer": name,
         "kernel": None if kernel is None else kernel.name,
-        "why": "; ".join(why) or ("" if kernel is not None else "no kernel for this kind of layer"),
+        "why": "; ".join(why),
         "bytes_before": sum(prod(coded.shape) * coded.dtype.itemsize for coded in layer.coded.values()),
         "bytes_after": held_bytes(layer),
     }
+
+
+def _reasons(refused: Mapping[str, str]) -> list[str]:
+    """Why not each kernel; what holds for several is said once."""
+    names: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        names.setdefault(reason, []).append(name)
+    return [f"not {', '.join(several)}: {reason}" for reason, several in names.items()]
 
 
 def _codes(layer: Quantized) -> Iterator[Tensor]:

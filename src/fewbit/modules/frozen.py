@@ -4,13 +4,13 @@
 Whoever asks for anything but a forward still meets the codes. Saving, loading, copying, pickling and moving to
 another device all see the layer as it was before `freeze`, and the kernel is chosen anew on the other side: layouts
 belong to one device, and to one processor's instructions, but codes do not. A gradient passes through to the layer's
-input.
+input: the kernel computes forwards, the layer's own forward is differentiated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -21,6 +21,13 @@ from torch import Tensor
 from fewbit import registry
 from fewbit.numerics.qtensor import QTensor
 
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # PyTorch 2.7 has it first
+
+
+def exporting() -> bool:
+    """Whether `torch.export` is looking on; PyTorch 2.11 says so of `torch.compile` too."""
+    return _is_exporting() and not torch.compiler.is_dynamo_compiling()
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -28,8 +35,9 @@ class Terms:
 
     Args:
         device: where the layer lives.
-        exact: compute at least as precisely as the layer's own forward; without it a kernel for four bits and fewer may
-            round activations to bfloat16, which adds far less error than the weights already have.
+        exact: compute at least as precisely as the layer's own forward; without it a kernel for four bits may round
+            activations to bfloat16, and one for fp8 sum as its GPU does, which adds far less error than the weights
+            already have.
         shared: other layers use the same codes, so they stay where they are.
     """
 
@@ -46,9 +54,10 @@ class Kernel(Protocol):
     terms: Terms
     note: str
     takes: tuple[str, ...]
+    wraps: bool
     stand_in: Tensor | None
 
-    def run(self, layer: Any, x: Tensor) -> Tensor:
+    def run(self, layer: Any, x: Any) -> Any:
         """What the layer's own forward gives."""
 
     def restore(self, layer: Any) -> QTensor:
@@ -73,7 +82,7 @@ class Freezable:
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[misc]
         if self.frozen_terms is not None:
-            freeze_layer(self, self.frozen_terms)
+            freeze_layer(self, replace(self.frozen_terms, device=device_of(self)))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
@@ -90,10 +99,10 @@ def freeze_layer(layer: Any, terms: Terms) -> dict[str, str]:
     Returns:
         The faster kernels that came close, and why each refused; the layer's own forward stays where all did.
     """
-    refused: dict[str, str] = {}
+    members, broken = _fastest_first()
+    refused = dict(broken)
     layer.frozen_terms = terms
-    for name in _fastest_first():
-        member = registry.get("kernels", name)
+    for name, member in members.items():
         why = member.refuses(layer, terms)
         if why is None:
             kernel = member.Kernel(layer, terms)
@@ -141,20 +150,47 @@ def device_of(layer: Any) -> torch.device:
     return found.device
 
 
-def run_frozen(layer: Any, *args: Any, **kwargs: Any) -> Tensor:
+def run_frozen(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """The forward of a frozen layer."""
-    x = args[0] if args else next(iter(kwargs.values()))
-    if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
+    if layer.kernel.wraps:
+        return layer.kernel.run(layer, *args, **kwargs)
+    x = _only_tensor(layer, args, kwargs)
+    if x is None:
+        return layer.own_forward(*args, **kwargs)  # which knows what to say of such a call
+    if _autocast(x):
         x = x.to(torch.get_autocast_dtype(x.device.type))  # as the operators it stands for would
-    out: Tensor
+    learns = x.requires_grad and torch.is_grad_enabled()
     if torch.compiler.is_compiling():
-        out = layer.kernel.run(layer, x)
-    elif x.numel() == 0:
-        out = layer.own_forward(x)
-    elif x.requires_grad and torch.is_grad_enabled():
-        out = _Differentiable.apply(layer, x)  # type: ignore[no-untyped-call]
-    else:
-        out = layer.kernel.run(layer, x)
+        if not learns or exporting():
+            return layer.kernel.run(layer, x.detach() if learns else x)  # an exported program learns nothing
+        if not layer.kernel.takes and layer.input_quantizer is None:
+            return layer.own_forward(x)
+        from fewbit.modules.graph_break import outside_the_graph
+
+        # Operators on packed codes have no derivative, and a compiler cannot follow how they are unpacked; the one of
+        # PyTorch 2.11 loses the gradient of quantized activations.
+        return outside_the_graph(layer, x)
+    if x.numel() == 0:
+        return layer.own_forward(x)
+    return differentiable(layer, x) if learns else layer.kernel.run(layer, x)
+
+
+def _only_tensor(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """What a call gives as the one argument that kernels take; none if it gives anything else."""
+    if len(args) + len(kwargs) != 1:
+        return None
+    x = args[0] if args else kwargs.get(layer.first_argument)
+    return x if isinstance(x, Tensor) else None
+
+
+def _autocast(x: Tensor) -> bool:
+    """Whether operators would cast `x`."""
+    return x.is_floating_point() and x.dtype is not torch.float64 and torch.is_autocast_enabled(x.device.type)
+
+
+def differentiable(layer: Any, x: Tensor) -> Tensor:
+    """The layer's output by its kernel, with the gradient of its own forward."""
+    out: Tensor = _Differentiable.apply(layer, x)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -163,7 +199,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, layer: Any, x: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.layer = layer
+        ctx.layer, ctx.precision = layer, _precision_now(x)
         ctx.save_for_backward(x)
         out: Tensor = layer.kernel.run(layer, x)
         return out
@@ -171,7 +207,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None]:  # type: ignore[override]
         (x,) = ctx.saved_tensors
-        with torch.enable_grad():
+        with torch.enable_grad(), ctx.precision:
             x = x.detach().requires_grad_()
             out = ctx.layer.own_forward(x)
             if not out.requires_grad:
@@ -180,7 +216,24 @@ class _Differentiable(torch.autograd.Function):
         return None, found
 
 
+def _precision_now(x: Tensor) -> AbstractContextManager[Any]:
+    """Autocast as it is now, for a backward, which runs outside of it."""
+    kind = x.device.type
+    return torch.autocast(kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
 @cache
-def _fastest_first() -> tuple[str, ...]:
-    names = registry.names("kernels")
-    return tuple(sorted(names, key=lambda name: -int(registry.get("kernels", name).SPEED)))
+def _fastest_first() -> tuple[dict[str, Any], dict[str, str]]:
+    """Every kernel by name; and the plug-ins that cannot be used, each with why: the others still freeze a model."""
+    members: dict[str, Any] = {}
+    broken: dict[str, str] = {}
+    for name in registry.names("kernels"):
+        try:
+            member = registry.get("kernels", name)
+            _ = member.SPEED, member.refuses, member.Kernel
+            members[name] = member
+        except Exception as error:  # whatever a plug-in's import may raise
+            if registry.is_built_in("kernels", name):
+                raise
+            broken[name] = f"its {registry.summary('kernels', name)} is broken ({type(error).__name__}: {error})"
+    return dict(sorted(members.items(), key=lambda entry: -int(entry[1].SPEED))), broken

@@ -28,8 +28,13 @@ class Holding(Quantized):
 
     def float_parameter(self, name: str) -> Tensor:
         """The float values of a quantized parameter, in the module's own layout and dtype."""
-        if self._held is None:
+        held = self._held  # looked up once: another thread's forward may end meanwhile
+        if held is None:
             return super().float_parameter(name)
-        if name not in self._held:
-            self._held[name] = super().float_parameter(name)
-        return self._held[name]
+        if name not in held:
+            held[name] = super().float_parameter(name)
+        return held[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the float values: a copy made during a forward would keep them for good."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_held"}

@@ -15,16 +15,9 @@ from torch import nn
 
 from fewbit.errors import DataError, UsageError, nearest, require
 
-# Another name could be a kernel from the hub, which would be code.
-_IMPLEMENTATIONS = (
-    "eager",
-    "sdpa",
-    "flash_attention_2",
-    "flash_attention_3",
-    "flex_attention",
-    "grouped_mm",
-    "batched_mm",
-)
+# Another name could be a kernel from the hub, which would be code; so could flash attention, where it is not installed.
+_IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+_KEYS = ("attn_implementation", "experts_implementation")
 
 
 def is_pretrained(model: object) -> bool:
@@ -60,7 +53,7 @@ def empty_model(folder: Path, facts: Mapping[str, Any]) -> nn.Module:
     transformers = require("transformers", extra="hf", purpose="loading a Hugging Face model")
     found = pretrained_class(str(facts.get("class")), folder)
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = read_config(transformers.AutoConfig, folder)
         _set_implementations(config, facts.get("implementations") or {})
         with quiet(transformers), torch.device("meta"):
             model: nn.Module = found(config)
@@ -76,6 +69,26 @@ def empty_model(folder: Path, facts: Mapping[str, Any]) -> nn.Module:
             try_="load(folder, model=…) with a float model of your own",
         ) from error
     return model
+
+
+def read_config(kind: Any, folder: Path) -> Any:
+    """The configuration of a folder; what names code in it is left out.
+
+    Args:
+        kind: the class of the configuration, or `AutoConfig`.
+        folder: where config.json is.
+    """
+    config = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    parts = [part for _, part in _parts(config)]
+    # Looked up before one is set: setting that of an outer part sets those inside.
+    named = [(part, f"_{key}", getattr(part, f"_{key}", None)) for part in parts for key in _KEYS]
+    for part, key, name in named:
+        wanted = name if name in _IMPLEMENTATIONS else None
+        if getattr(part, key, None) != wanted:
+            setattr(part, key, wanted)
+    for part in parts:
+        vars(part).pop("auto_map", None)  # where nobody says no, as for parts, transformers asks at the terminal
+    return config
 
 
 def pretrained_class(name: str, where: object) -> type[nn.Module]:
@@ -116,23 +129,29 @@ def _implementations(config: Any) -> dict[str, dict[str, str]]:
     """Which code attention and experts run in each part of a configuration: outputs depend on it in the last bit."""
     found = {}
     for path, part in _parts(config):
-        names = {key: getattr(part, key, None) for key in ("_attn_implementation", "_experts_implementation")}
-        found[path] = {key.strip("_"): name for key, name in names.items() if name in _IMPLEMENTATIONS}
+        names = {key: getattr(part, f"_{key}", None) for key in _KEYS}
+        found[path] = {key: name for key, name in names.items() if name in _IMPLEMENTATIONS}
     return found
 
 
 def _set_implementations(config: Any, given: Mapping[str, Any]) -> None:
     for path, part in _parts(config):
         for key, name in dict(given.get(path) or {}).items():
-            if key in ("attn_implementation", "experts_implementation") and name in _IMPLEMENTATIONS:
+            if key in _KEYS and name in _IMPLEMENTATIONS:
                 setattr(part, f"_{key}", name)
 
 
 def _parts(config: Any, path: str = "") -> list[tuple[str, Any]]:
-    """A configuration and those inside it, the outer before the inner: setting an outer one sets the inner ones too."""
+    """A configuration and those inside it, the outer before the inner: setting an outer one sets the inner ones too.
+
+    Found by their type: not every configuration lists what is inside it.
+    """
+    kind = sys.modules["transformers.configuration_utils"].PretrainedConfig
     found = [(path, config)]
-    for name in getattr(config, "sub_configs", {}):
-        inner = getattr(config, name, None)
-        if inner is not None:
-            found += _parts(inner, f"{path}.{name}".lstrip("."))
+    for name, value in vars(config).items():
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        for number, each in enumerate(inside):
+            if isinstance(each, kind):
+                own = name if each is value else f"{name}.{number}"
+                found += _parts(each, f"{path}.{own}".lstrip("."))
     return found

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fewbit.errors import UsageError
 from fewbit.modules.coded import PARTS, Quantized
 from fewbit.modules.quantized import get_weight
-from fewbit.modules.tensor_file import Entry, digest
+from fewbit.modules.tensor_file import Entry
 
 KINDS = ("parameter", "buffer", "code", "attribute")
 
@@ -92,18 +92,18 @@ def _of_module(prefix: str, module: nn.Module) -> Iterator[tuple[str, str, Hasha
 def _codes(prefix: str, module: nn.Module, weight: str) -> Iterator[tuple[str, str, Hashable, Entry]]:
     """The parts of one quantized weight.
 
-    A kernel gives them back from its own layout: as copies. Equal copies are one tensor in the file, and the large one
-    is not kept here but asked for again when it is its turn.
+    A kernel gives them back from its own layout: as copies, so that the layer says which they are. No other layer has
+    them: codes that several share stay where they are. The large copy is not kept here but asked for again when it is
+    its turn.
     """
     for part, tensor in get_weight(module, weight).tensors().items():
-        name = f"{prefix}{weight}_{part}"
+        name, read = f"{prefix}{weight}_{part}", partial(_itself, tensor)
         if module._buffers.get(f"{weight}_{part}") is tensor:
             _refuse_unwritable(name, tensor)
-            yield name, "code", _identity(tensor), _entry(name, tensor, partial(_itself, tensor))
-        elif part == "packed":
-            yield name, "code", _content(tensor), _entry(name, tensor, partial(_restored, module, weight))
+            yield name, "code", _identity(tensor), _entry(name, tensor, read)
         else:
-            yield name, "code", _content(tensor), _entry(name, tensor, partial(_itself, tensor))
+            read = partial(_restored, module, weight) if part == "packed" else read
+            yield name, "code", (id(module), weight, part), _entry(name, tensor, read)
 
 
 def _itself(tensor: Tensor) -> Tensor:
@@ -130,11 +130,6 @@ def _identity(tensor: Tensor) -> Hashable:
         return id(tensor)
     place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.device)
     return (*place, tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-def _content(tensor: Tensor) -> Hashable:
-    """Equal for two tensors that hold the same."""
-    return (digest(tensor), tensor.dtype, tuple(tensor.shape))
 
 
 def _refuse_unwritable(name: str, tensor: Tensor) -> None:

@@ -5,6 +5,9 @@ A token's key becomes one record of bytes: its codes, then its own scales (none 
 Records lie along the same axes as the floats did, so a cache layer that concatenates, crops, slides or reorders its
 tensors does so with records too: a subclass of its class takes its place, which encodes on the way in and decodes on
 the way out.
+
+Where attention goes to an encoder too, there are two caches. The one of the encoder's states stays in float: models
+read its tensors directly.
 """
 
 from __future__ import annotations
@@ -139,26 +142,55 @@ def detach_cache(model: nn.Module) -> None:
 
 
 def cache_layers(model: nn.Module) -> dict[int, str]:
-    """The attention that fills each layer of the cache: the innermost modules that say their `layer_idx`."""
+    """The attention that fills each layer of the cache: the innermost modules that say their `layer_idx`.
+
+    Beside an encoder those of the decoder, whose attention to itself comes before that to the encoder.
+    """
+    root = _decoder(model)
+    start = next(name for name, module in model.named_modules() if module is root)
+    numbered = {
+        f"{start}.{name}".strip("."): module.layer_idx
+        for name, module in root.named_modules()
+        if isinstance(getattr(module, "layer_idx", None), int)
+    }
+    outer = {name[:end] for name in numbered for end, letter in enumerate(name) if letter == "."}
     found: dict[int, str] = {}
-    numbered = {n: m for n, m in model.named_modules() if isinstance(getattr(m, "layer_idx", None), int)}
-    for name, module in numbered.items():
-        if not any(other.startswith(f"{name}.") for other in numbered):
-            found.setdefault(int(module.layer_idx), name)  # type: ignore[arg-type]
+    for name, index in numbered.items():
+        if name not in outer:
+            found.setdefault(index, name)
     return dict(sorted(found.items()))
+
+
+def _decoder(model: Any) -> nn.Module:
+    """The part of a model that fills the cache."""
+    beside_encoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    found: nn.Module = model.get_decoder() if beside_encoder else model
+    return found
 
 
 def _prepare(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Give the call a cache that codes: its own, or the empty one it came with."""
-    from transformers import Cache, DynamicCache
+    from transformers import Cache, DynamicCache, EncoderDecoderCache
 
     config: Any = model.config
     wanted = kwargs.get("use_cache")
     if not (getattr(config.get_text_config(decoder=True), "use_cache", False) if wanted is None else wanted):
         return args, kwargs
+    beside_encoder = getattr(config, "is_encoder_decoder", False) or kwargs.get("encoder_hidden_states") is not None
     given = kwargs.get("past_key_values")
     if given is None:
-        given = kwargs["past_key_values"] = DynamicCache(config=config)
+        own: Any = _decoder(model).config  # the outer one may say how many layers the encoder has
+        given = DynamicCache(config=own)
+        if beside_encoder:
+            given = EncoderDecoderCache(given, DynamicCache(config=own))
+        kwargs["past_key_values"] = given
+    if beside_encoder and isinstance(given, Cache) and not isinstance(given, EncoderDecoderCache):
+        raise UsageError(
+            f"a {type(given).__name__} for a model that attends to an encoder too",
+            where="past_key_values",
+            expected="an EncoderDecoderCache, which keeps the two apart, or none",
+        )
+    given = getattr(given, "self_attention_cache", given)
     if isinstance(given, Cache):
         _code_layers(given, model.fewbit_cache)  # type: ignore[arg-type]
     return args, kwargs

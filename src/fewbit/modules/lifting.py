@@ -42,9 +42,12 @@ def _replace(graph_module: fx.GraphModule, node: fx.Node, make: Callable[..., tu
     weight, bias = named.pop("weight"), named.pop("bias", None)
     if not all(part is None or part.op == "get_attr" for part in (weight, bias)):
         return
+    values = _value(graph_module, weight)
+    if values.dim() < 2:
+        return  # `linear` takes a vector too, which no layer has
     with torch.device("meta"):
-        layer, given = make(_value(graph_module, weight), bias is not None, **named)
-    layer.weight = _value(graph_module, weight)
+        layer, given = make(values, bias is not None, **named)
+    layer.weight = values
     if bias is not None:
         layer.bias = _value(graph_module, bias)
     path = _place(graph_module, layer, str(weight.target), node)

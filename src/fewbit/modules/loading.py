@@ -22,6 +22,9 @@ from fewbit.modules.manifest import is_inside
 from fewbit.modules.skeleton import Contents, rebuild
 from fewbit.modules.tensor_file import Stored
 
+FORMAT = "safetensors"
+"""What a manifest calls this format: the name of its exporter."""
+
 
 def load_folder(
     folder: Path,
@@ -32,7 +35,18 @@ def load_folder(
     device: str | torch.device = "cpu",
     verify: bool = True,
 ) -> nn.Module:
-    """The model of a folder, in eval mode; see `fewbit.load`."""
+    """The model of a folder, in eval mode; see `fewbit.load`.
+
+    Raises:
+        UsageError: an export in another format.
+    """
+    if manifest.get("format") != FORMAT:
+        raise UsageError(
+            f"the export is in the format {manifest.get('format')!r}, which is for another runtime",
+            where=folder,
+            expected=f"{FORMAT!r}, fewbit's own",
+            try_="the folder of the float model, or an export in fewbit's own format",
+        )
     contents = read_contents(folder, manifest, verify=verify)
     empty = _skeleton(folder, manifest, model, factory)
     place = torch.device(device)

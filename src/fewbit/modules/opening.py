@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fewbit import registry
+from fewbit.data.program import open_program
 from fewbit.errors import DataError, UsageError, require
 from fewbit.modules import manifest
-from fewbit.modules.huggingface import pretrained_class, quiet
+from fewbit.modules.huggingface import pretrained_class, quiet, read_config
 from fewbit.modules.lifting import lift
 from fewbit.modules.loading import call_factory, load_folder
-from fewbit.data.program import open_program
+from fewbit.modules.state_file import PICKLED, read_pickled, read_safetensors
 
-_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-_WRAPPED_IN = ("state_dict", "model_state_dict", "model")
 _EXPECTED = (
     "a Hugging Face folder, a .pt2 program, a .safetensors or .pt state dict with a factory, a folder fewbit exported, "
     "or file.py:function"
@@ -54,9 +53,9 @@ def open_model(path: str | Path, factory: Callable[[], nn.Module] | str | None =
     if suffix == ".pt2":
         return _filled(place, dict(open_program(place).state_dict), factory)
     if suffix == ".safetensors":
-        return _filled(place, _safetensors(place), factory)
-    if suffix in _PICKLED:
-        return _filled(place, _unpickled(place), factory)
+        return _filled(place, read_safetensors(place), factory)
+    if suffix in PICKLED:
+        return _filled(place, read_pickled(place), factory)
     raise UsageError(f"{place.name!r} is not a PyTorch model", where=place, expected=_EXPECTED)
 
 
@@ -65,7 +64,7 @@ def _folder(folder: Path, factory: Callable[[], nn.Module] | str | None) -> nn.M
         return load_folder(folder, manifest.read(folder), factory=factory)
     if (folder / "config.json").is_file():
         return _pretrained(folder)
-    inside = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".safetensors", ".pt2", *_PICKLED))
+    inside = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".safetensors", ".pt2", *PICKLED))
     raise UsageError(
         f"the folder {str(folder)!r} has no config.json and no {manifest.NAME}",
         where=folder,
@@ -96,6 +95,7 @@ def _pretrained(folder: Path) -> nn.Module:
         with quiet(transformers):
             model, info = found.from_pretrained(
                 folder,
+                config=read_config(getattr(found, "config_class", transformers.AutoConfig), folder),
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -130,34 +130,6 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    library = require("safetensors.torch", extra="torch", purpose="reading a .safetensors file")
-    try:
-        tensors: dict[str, Tensor] = library.load_file(path)
-    except Exception as error:  # whatever a damaged file makes the library raise
-        raise _unreadable(path, error) from error
-    return tensors
-
-
-def _unpickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of a `torch.save` file, read by torch's restricted reader, which makes nothing but tensors."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged or unsafe file makes torch raise
-        raise _unreadable(path, error) from error
-    for key in _WRAPPED_IN:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise DataError(
-            f"the file holds a {type(content).__name__}",
-            code="model-unreadable",
-            where=path,
-            expected="a state dict: tensors by name, as model.state_dict() gives them",
-        )
-    return dict(content)
-
-
 def _filled(path: Path, tensors: dict[str, Tensor], factory: Callable[[], nn.Module] | str | None) -> nn.Module:
     if factory is None:
         raise UsageError(
@@ -174,10 +146,21 @@ def _filled(path: Path, tensors: dict[str, Tensor], factory: Callable[[], nn.Mod
         missing, unexpected = model.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
         raise _misfit(path, model, str(error)) from error
+    filled = _through_others(model, tensors.keys()) if missing else set()
+    missing = [name for name in missing if name not in filled]
     if missing or unexpected:
         lacks = [f"no {name}" for name in missing] + [f"no place for {name}" for name in unexpected]
         raise _misfit(path, model, f"{'; '.join(lacks[:8])}{'; …' if len(lacks) > 8 else ''}")
     return model.eval()
+
+
+def _through_others(model: nn.Module, given: Set[str]) -> set[str]:
+    """The names whose memory is that of a tensor given whole, as tied weights have it: one name of them is enough."""
+    held = model.state_dict().items()
+    own = {name: tensor for name, tensor in held if isinstance(tensor, Tensor) and tensor.layout is torch.strided}
+    memory = {name: (tensor.device, tensor.untyped_storage().data_ptr()) for name, tensor in own.items()}
+    whole = {memory[name] for name in own.keys() & given if own[name].nbytes == own[name].untyped_storage().nbytes()}
+    return {name for name, (device, start) in memory.items() if start and (device, start) in whole}
 
 
 def _misfit(path: Path, model: nn.Module, why: str) -> DataError:
@@ -185,18 +168,7 @@ def _misfit(path: Path, model: nn.Module, why: str) -> DataError:
         f"the tensors are not those of the factory's {type(model).__name__}: {why[:600]}",
         code="model-differs",
         where=path,
-        expected="the same names and shapes in both",
-    )
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    why = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return DataError(
-        f"the file cannot be read as tensors: {why[:200]}",
-        code="model-unreadable",
-        where=path,
-        expected="a state dict; other pickles can run code and are not opened",
-        try_="safetensors.torch.save_model(model, path), or torch.save(model.state_dict(), path)",
+        expected="the same names and shapes in both; tensors that the factory ties, under any one of their names",
     )
 
 

@@ -89,7 +89,7 @@ class QTensor:
         tensor([[0., 1., 0., 0.]])
         """
         side, width = self.shape[0], self.block[0]
-        start, stop, _ = slice(start, stop).indices(side)
+        start, stop = min(start, side), min(stop, side)  # slice.indices is what older compilers do not know
         scales, block = slice(start // width, -(-stop // width)), self.block
         if width >= side:  # one scale for all rows
             scales, block = slice(0, int(stop > start)), (max(stop - start, 1), *self.block[1:])

@@ -123,7 +123,7 @@ def preset(name: str, **changes: Any) -> Config:
     """The configuration a name stands for.
 
     Args:
-        name: one of `preset_names()`.
+        name: one of those that `fewbit list presets` shows.
         changes: fields of the weight's spec (`group_size=64`); `weight`, `input_tensors`, `output_tensors` or `bias`
             with the fields to change, or `"float"`; or fields of `Config` (`exclude=["lm_head"]`).
 
@@ -135,7 +135,10 @@ def preset(name: str, **changes: Any) -> Config:
     """
     if name not in PRESETS:
         raise UsageError(
-            f"there is no preset {name!r}", where="preset", expected=nearest(str(name), PRESETS), try_="preset_names()"
+            f"there is no preset {name!r}",
+            where="preset",
+            expected=nearest(str(name), PRESETS),
+            try_="`fewbit list presets`",
         )
     known = [*READERS, *SLOTS, *_CONFIG_FIELDS]
     path = f'preset("{name}")'

@@ -187,6 +187,39 @@ def test_mappings_go_by_name_or_whole():
     assert set(member.feed_item({"x": ids, "new": ids}, member.read(Open()))[1]) == {"x", "new"}
 
 
+class Picture(torch.nn.Module):
+    def forward(self, image, meta=None):
+        return image
+
+
+@pytest.mark.parametrize("names", [["imagee"], ["iamge"], ["Image"], ["image", "size"], ["meta", "x"], ["imge", "x"]])
+def test_a_mapping_with_a_known_name_or_a_slip_of_one_never_goes_whole(names):
+    item, signature = {name: torch.ones(2) for name in names}, member.read(Picture())
+    with pytest.raises(DataError) as caught:
+        member.feed_item(item, signature)
+    assert repr(names[-1]) in caught.value.what and "Known: image, meta" in caught.value.expected
+    (whole,), _ = member.feed_item((item,), signature)
+    assert whole.keys() == item.keys() and "tuple" in caught.value.try_
+
+
+def test_a_slip_has_its_near_match():
+    with pytest.raises(DataError, match="no input called 'imagee'") as caught:
+        member.feed_item({"imagee": torch.ones(2)}, member.read(Picture()))
+    assert "did you mean 'image'" in caught.value.expected
+
+
+@pytest.mark.parametrize("names", [["pixels"], ["input_ids"], ["input_ids", "attention_mask"], ["a", "b"]])
+def test_a_mapping_of_other_names_is_the_one_thing_a_model_takes(names):
+    class Inputs(torch.nn.Module):
+        def forward(self, inputs, training=False):
+            return inputs
+
+    item = {name: torch.ones(2) for name in names}
+    for model in (Inputs(), Whole()):
+        (whole,), kwargs = member.feed_item(item, member.read(model))
+        assert whole.keys() == item.keys() and not kwargs
+
+
 def test_batch_encodings_go_by_name():
     transformers = pytest.importorskip("transformers")
     item = transformers.BatchEncoding({"input_ids": torch.ones(1, 4), "attention_mask": torch.ones(1, 4)})

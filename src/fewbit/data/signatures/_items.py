@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import SequenceMatcher
 from typing import Any
 
 from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.signature import Signature
 from fewbit.errors import DataError, nearest
+
+_SLIP = 0.87
+"""How alike two names are that differ in a letter: `imge` and `image`, but not `input_ids` and `inputs`."""
 
 
 def take_labels(item: Any, signature: Signature) -> tuple[Any, Any]:
@@ -70,6 +74,32 @@ def _looks_like_labels(value: Any) -> bool:
     return axes == 0 or (axes == 1 and kind.startswith(("int", "uint", "bool", "long")))
 
 
+def goes_whole(item: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether a mapping is itself the one thing a model takes, and not its inputs by name.
+
+    It is where the model needs one input at most, and no name in the mapping is that of an input, or one letter off.
+
+    >>> from fewbit.data.signature import InputSpec
+    >>> model = Signature("torch", (InputSpec("image"), InputSpec("meta", required=False)))
+    >>> goes_whole({"pixels": 1, "size": 2}, model), goes_whole({"imagee": 1}, model), goes_whole({"meta": 1}, model)
+    (True, False, False)
+    """
+    if not item or not _takes_one_thing(signature):
+        return False
+    return not any(_is_slip(str(name), known) for name in item for known in signature.names)
+
+
+def _takes_one_thing(signature: Signature) -> bool:
+    needs_one = len(signature.inputs) == 1 or sum(spec.required for spec in signature.inputs) == 1
+    return needs_one and not signature.open_ended and signature.framework == "torch"
+
+
+def _is_slip(name: str, known: str) -> bool:
+    """Whether a name is the known one, or what a slip of the finger makes of it."""
+    name, known = name.casefold(), known.casefold()
+    return sorted(name) == sorted(known) or SequenceMatcher(None, name, known).ratio() > _SLIP
+
+
 def refuse_unknown(item: Mapping[str, Any], signature: Signature) -> None:
     """Raise for names in a mapping that the model does not have.
 
@@ -78,12 +108,13 @@ def refuse_unknown(item: Mapping[str, Any], signature: Signature) -> None:
     """
     strange = [name for name in item if name not in signature.names and name not in ANSWERS]
     if strange and not signature.open_ended:
+        whole = "; a tuple with the dict in it, if the dict itself is the input" if _takes_one_thing(signature) else ""
         raise DataError(
             f"the model takes no input called {', '.join(map(repr, strange))}",
             code="input-extra",
             where=signature.source,
             expected="; ".join(dict.fromkeys(nearest(str(name), signature.names) for name in strange)),
-            try_="a transform_fn that returns the model's inputs under their names",
+            try_=f"a transform_fn that returns the model's inputs under their names{whole}",
         )
 
 

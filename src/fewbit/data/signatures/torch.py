@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from fewbit.data.signature import InputSpec, Signature
-from fewbit.data.signatures._items import is_call, refuse_unknown, too_many
+from fewbit.data.signatures._items import goes_whole, is_call, refuse_unknown, too_many
 from fewbit.data.tree import map_leaves
-from fewbit.errors import DataError, require
+from fewbit.errors import require
 
 _WRAPPERS = ("module", "_orig_mod")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -60,7 +60,7 @@ def feed(named: dict[str, Any], signature: Signature) -> tuple[tuple[Any, ...], 
 def feed_item(item: Any, signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A user's own model input as `(args, kwargs)`, floats in the dtype of the module's parameters.
 
-    A mapping goes by name when its names are parameters of `forward`, else whole to a model that takes one thing.
+    A mapping goes whole to a model that takes one thing, unless a name in it is that of a parameter or close to one.
 
     Raises:
         DataError: more values than inputs, or names the model does not have.
@@ -83,9 +83,7 @@ def _for(signature: Signature) -> Callable[[Any], Any]:
 
 
 def _mapping(item: Mapping[str, Any], signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    required = sum(spec.required for spec in signature.inputs)
-    takes_one = (len(signature.inputs) == 1 or required == 1) and not signature.open_ended
-    if takes_one and not set(item) <= set(signature.names):
+    if goes_whole(item, signature):
         return (map_leaves(_for(signature), item),), {}
     refuse_unknown(item, signature)
     named = {name: map_leaves(_for(signature), value) for name, value in item.items()}
