@@ -28,6 +28,12 @@ def test_the_data_api_needs_no_framework():
     assert not heavy & modules
 
 
+def test_the_quantizer_loads_no_compiler():
+    modules = modules_after("from fewbit import ModelQuantizer, Config, QuantizationSpec; ModelQuantizer(Config())")
+    assert "torch" in modules
+    assert not {"torch._dynamo", "sympy", "transformers", "onnx", "safetensors"} & modules
+
+
 def test_checking_a_folder_needs_no_framework(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "hello"}\n')
     code = f"import fewbit; assert fewbit.check_dataset({str(tmp_path / 'a.jsonl')!r}).ok"
