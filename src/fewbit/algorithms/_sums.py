@@ -129,7 +129,7 @@ class Rows:
     def _pieces(self, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor | None, Tensor]]:
         """Which blocks, and of these v, h and h v, `[b, e]`: few enough for work on all candidates at once."""
         count, elements = self.rows.shape
-        size = max(1, self.scratch.size // candidates)
+        size = max(1, self.scratch.size // max(candidates, 4))  # for one alone the scratch would be four times as large
         tall, wide = max(1, size // elements), min(size, elements)
         for top in range(0, count, tall):
             place = slice(top, top + tall)

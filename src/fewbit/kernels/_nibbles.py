@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ROWS = 16  # both kernels take outputs in such steps
-_CHUNK = 4096  # rows packed at a time: PyTorch packs from int32, eight times the size of the result
+_WHOLE = 64  # no CPU packs more rows together
+_CHUNK = 1 << 18  # elements packed at a time: PyTorch packs from int32, eight times the size of the result
 
 
 class Cpu:
@@ -25,7 +26,11 @@ class Cpu:
 
     def pack(self, codes: Tensor) -> Tensor:
         """uint8 `[out, in]` holding 0 … 15, to bytes `[out, in / 2]`."""
-        return torch.cat([_pack_cpu(part) for part in torch.split(codes, _CHUNK)])
+        packed = codes.new_empty(codes.shape[0], codes.shape[1] // 2)
+        rows = max(_CHUNK // codes.shape[1] // _WHOLE, 1) * _WHOLE
+        for start in range(0, codes.shape[0], rows):
+            packed[start : start + rows] = _pack_cpu(codes[start : start + rows])
+        return packed
 
     def tiles(self, packed: Tensor, elements: int) -> Iterator[tuple[slice, Tensor]]:
         """The codes of some blocks at a time.
