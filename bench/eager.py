@@ -162,6 +162,29 @@ def quantizing() -> str:
     return "\n\n".join([text[0], QUANTIZING, *text[1:]])
 
 
+FRESH = ("int8", "int4_g128", "w8a8_dynamic", "mxfp4")
+
+
+def fresh() -> str:
+    """Time of the one quantize + freeze that a script makes: in a process that did nothing before."""
+    rows, found = [], RAW.setdefault("fresh", {})
+    for model, title in MODELS.items():
+        for scheme in FRESH:
+            taken = {}
+            for name in ("ours", "quark"):
+                with side(name) as one:
+                    taken[name] = one.ask("quantize", model=model, scheme=scheme)["seconds"]
+            found[f"{model} {scheme}"] = taken
+            print(model, scheme, taken, file=sys.stderr, flush=True)
+            ratio = mark(taken["quark"] / taken["ours"], 3)
+            rows.append([title, SCHEMES[scheme], clock(taken["ours"]), clock(taken["quark"]), ratio])
+    text = """\
+Each a new process that imports, builds the model and quantizes it once, both sides as they come: ours with the search for
+scales, Quark with its compiler, whose results of earlier runs are in its cache. Imports and building are not in it."""
+    head = ["model", "scheme", "ours", "Quark", "Quark / ours ≥ 3"]
+    return f"### The first and only call of a process\n\n{text}\n\n{table(head, rows)}"
+
+
 QUANTIZING = """\
 Wall time of quantize + freeze; building and copying the float model is not in it, calibration is. *Ours* is as users
 get it: scales searched for, the caller's model left alone, weights packed and put into kernels. *Plain* is ours with
@@ -392,6 +415,7 @@ def mb(count: int) -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "imports": imports,
     "quantizing": quantizing,
+    "fresh": fresh,
     "memory": memory,
     "inference": inference,
 }
