@@ -180,7 +180,8 @@ def fresh() -> str:
             rows.append([title, SCHEMES[scheme], clock(taken["ours"]), clock(taken["quark"]), ratio])
     text = """\
 Each a new process that imports, builds the model and quantizes it once, both sides as they come: ours with the search
-for scales, Quark with its compiler, whose results of earlier runs are in its cache. Imports and building are not in it."""
+for scales, Quark with its compiler, whose results of earlier runs are in its cache. Imports and building are not in
+it."""
     head = ["model", "scheme", "ours", "Quark", "Quark / ours ≥ 3"]
     return f"### The first and only call of a process\n\n{text}\n\n{table(head, rows)}"
 
