@@ -43,8 +43,11 @@ def fold_constants(graph: ir.Graph, opsets: Mapping[str, int]) -> Iterator[tuple
 
 
 def _is_read_outside(value: ir.Value, known: set[ir.Value]) -> bool:
+    """Whether a constant is worth computing; loops and branches keep theirs, whose declared shapes are often wrong."""
     readers = [use.node for use in value.uses()]
-    return not value.is_graph_output() and any(not set(node.outputs) <= known for node in readers)
+    if value.is_graph_output() or any(_has_graph(node) or node.graph is not value.graph for node in readers):
+        return False
+    return any(not set(node.outputs) <= known for node in readers)
 
 
 def _has_graph(node: ir.Node) -> bool:
