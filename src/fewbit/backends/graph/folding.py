@@ -69,9 +69,9 @@ def _computed(nodes: list[ir.Node], wanted: list[ir.Value], opsets: Mapping[str,
         made.append(ir.Node("", node.op_type, inputs, list(node.attributes.values()), outputs=outputs))
     graph = ir.Graph(
         [],
-        [copies[value] for value in wanted],  # type: ignore[list-item]
+        [copies[value] for value in wanted],  # type: ignore[misc]
         nodes=made,
-        initializers=[copies[value] for value in outer],  # type: ignore[list-item]
+        initializers=[copies[value] for value in outer],  # type: ignore[misc]
         opset_imports=dict(opsets),
         name="constants",
     )
