@@ -277,8 +277,8 @@ def memory() -> str:
 The decoder; the peak of resident memory (the kernel's own count) above what was resident with the model loaded and
 everything imported and used once on a tiny model. The goal is three times the largest layer. Not in place, the packed
 result lies beside the caller's model, so the bytes it does not share with it are allowed for too. The static scheme
-runs the model, whose activations count as well. A good part of the rest is free memory that glibc's allocator keeps:
-with MALLOC_MMAP_THRESHOLD_=1048576 in the environment the int8 rows are 14 and 326 MB, the int4 rows 16 and 231 MB."""
+runs the model, whose activations count as well. A good part of the rest is free memory that glibc's allocator keeps;
+with MALLOC_MMAP_THRESHOLD_=1048576 in the environment it gives that back."""
     head = ["scheme", "side", "grown by", "largest layer × 3", "allowed", "met", "weights before → frozen"]
     return f"### Peak memory\n\n{text}\n\n{table(head, rows)}"
 

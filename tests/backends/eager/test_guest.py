@@ -42,8 +42,11 @@ def test_only_the_models_own_gpus_are_seeded(monkeypatch):
 
 def test_nothing_of_cuda_is_touched_for_a_model_on_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed", None)
-    with guest.lent_randomness(nn.Linear(2, 2)):
+    model = nn.Linear(2, 2)
+    before = torch.get_rng_state()
+    with guest.lent_randomness(model):
         torch.rand(1)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def test_a_batch_norm_is_folded_into_every_kind_of_convolution(kind, bias):
     ("op", "constant", "folds"),
     [
         ("Mul", random(6, 1, 1), True), ("Add", random(1, 6, 1, 1), True), ("Sub", np.float32(2.0), True),
-        ("Div", random(6, 1, 1) + 3, True), ("Add", random(5), False), ("Mul", random(1, 6, 5, 5), False),
+        ("Div", random(6, 1, 1) + 3, True), ("Add", random(5), False),
+        ("Add", random(1, 1, 1, 1, 1), False), ("Mul", random(1, 6, 5, 5), False),
     ],
 )  # fmt: skip
 def test_products_and_sums_with_constants(op, constant, folds):

@@ -63,7 +63,7 @@ def _affine(node: ir.Node, before: ir.Node) -> tuple[Array, Array] | None:
 
 
 def _apply(graph: ir.Graph, node: ir.Node, factor: Array, shift: Array) -> bool:
-    """Put factor and shift into weight and bias; only where the weight is this node's own."""
+    """Put factor and shift into a weight and a bias of the node's own; false where one of them is not constant."""
     weight_value = node.inputs[1]
     weight = constant(weight_value)
     bias_value = node.inputs[2] if len(node.inputs) > 2 else None
@@ -121,7 +121,7 @@ def _axes_after_channel(node: ir.Node) -> int:
 
 def _by_channel(value: Array, channels: int, after: int) -> Array | None:
     """A constant that is the same at every position, as `[channels]`."""
-    if value.size == 1:
+    if value.size == 1 and value.ndim <= after + 2:  # with more axes it would add some to what it is put on
         return np.full(channels, value.reshape(-1)[0])
     wanted = (channels, *(1 for _ in range(after)))
     shape = value.shape[-len(wanted) :]

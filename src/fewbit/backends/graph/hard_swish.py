@@ -42,7 +42,7 @@ def _hard_swish(clip: ir.Node) -> tuple[ir.Value, list[ir.Node]] | None:
         return None
     x = next((v for v in add.inputs if v is not None and constant(v) is None), None)
     three = next((constant(v) for v in add.inputs if v is not None and constant(v) is not None), None)
-    if x is None or three is None or not np.all(np.asarray(three) == 3):
+    if x is None or three is None or three.size != 1 or not np.all(np.asarray(three) == 3):
         return None
     first = only_reader(clip)
     second = None if first is None else only_reader(first)
@@ -56,7 +56,7 @@ def _hard_swish(clip: ir.Node) -> tuple[ir.Value, list[ir.Node]] | None:
 
 def _is_sixth(node: ir.Node) -> bool:
     value = next((constant(v) for v in node.inputs if v is not None and constant(v) is not None), None)
-    if value is None:
+    if value is None or value.size != 1:
         return False
     wanted = 6.0 if node.op_type == "Div" and constant(node.inputs[1]) is not None else 1 / 6
     return node.op_type in ("Div", "Mul") and bool(np.allclose(np.asarray(value, np.float64), wanted, rtol=1e-5))
