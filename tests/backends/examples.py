@@ -16,19 +16,21 @@ class Example:
     """One model to hold a backend to its contract.
 
     Args:
-        make: makes the model, the same each time: two or more layers with weights, and a layer without any points.
-        items: what it is called with.
+        make: makes the model, the same each time: two or more layers with weights, a padded convolution among them,
+            and a layer without any points. The last one with a weight, a linear layer, gives the answer.
+        items: what `Dataset.inputs` yields for a model of this kind.
         answer: what a model of this kind answers to an item.
     """
 
     make: Callable[[], Any]
-    items: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    items: list[Any]
     answer: Callable[[Any, Any], Tensor]
 
 
 def _module() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    first = [nn.LayerNorm(6), nn.Linear(6, 8), nn.ReLU(), nn.Unflatten(1, (2, 4))]
+    return nn.Sequential(*first, nn.Conv1d(2, 4, 3, padding=1, stride=2), nn.Flatten(), nn.Linear(8, 3)).eval()
 
 
 def _call(model: Any, item: Any) -> Tensor:

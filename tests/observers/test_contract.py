@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from fewbit import registry
 from fewbit.errors import UsageError
+from fewbit.model.watch import NEEDS, VALUES, reductions
 from fewbit.numerics.blocks import Blocks, QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
@@ -68,7 +69,27 @@ def assert_same_state(found: dict, wanted: dict) -> None:
 
 def test_the_registry_lists_the_observers():
     assert {"min_max", "moving_average", "histogram", "percentile", "mse", "entropy", "moments"} <= set(NAMES)
-    assert set(RANGES) == set(NAMES) - {"moments"} and range_observers() == RANGES
+    assert set(RANGES) == set(NAMES) - {"moments", "gram"} and range_observers() == RANGES
+
+
+@pytest.mark.parametrize("granularity", QSchemeType)
+@pytest.mark.parametrize("name", [name for name in NAMES if VALUES not in observer_class(name).needs])
+def test_what_is_known_of_the_values_is_as_good_as_the_values(name, granularity):
+    grid, told, shown = grid_of(granularity), observer_class(name)(), observer_class(name)()
+    for x in (activation(1), activation(29, seed=1), activation(7, seed=2).half()):
+        known = reductions(x, told.needs)
+        told.absorb({need: activation_rows(t[None], grid) if t.ndim else t for need, t in known.items()})
+        shown.observe(activation_rows(x, grid))
+    assert_same_state(told.state(), shown.state())
+    with pytest.raises(UsageError, match="rows"):
+        told.absorb({need: torch.ones(99, 1) if t.ndim else t for need, t in known.items()})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whoever_measures_in_another_way_is_shown_the_values(name):
+    own = observer_class(name)
+    heir = type("Heir", (own,), {"measure": lambda self, rows: own.measure(self, rows.clamp(max=1))})
+    assert heir.needs == {VALUES} and type("Plain", (own,), {}).needs == own.needs <= set(NEEDS)
 
 
 @pytest.mark.parametrize("granularity", QSchemeType)

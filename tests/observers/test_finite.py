@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from fewbit.model.watch import reductions
 from fewbit.observers._finite import FiniteGuard, NonFinite
 
 
@@ -54,3 +55,24 @@ def test_on_a_device_nothing_is_read_back(monkeypatch):
     assert reads == []
     assert admitted[0].tolist() == [1, 1, 1] and admitted[1].tolist() == [1, 0]
     assert guard.found() == NonFinite(item=1, nan=1, positive=0, negative=0)
+
+
+@pytest.mark.parametrize("needs", [{"low", "high"}, {"sum", "square", "count"}, {"taps"}, {"sample"}, {"square"}])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_shows_where_the_values_are_not_at_hand(value, needs):
+    guard = FiniteGuard()
+    good, bad = torch.full((3, 2), 3e38), torch.ones(3, 2)
+    bad[1, 1] = value
+    for item, x in ((0, good), (1, good), (2, bad), (3, good), (4, bad)):
+        known = reductions(x, frozenset(needs)) | ({"taps": x.double().sum(0)[:, None]} if "taps" in needs else {})
+        assert guard.look(known, item) is (item not in (2, 4))
+    found = guard.found()
+    name = "NaN" if math.isnan(value) else "+inf" if value > 0 or needs == {"square"} else "-inf"
+    assert found.item == 2 and str(found) == name
+
+
+def test_squares_that_overflow_by_themselves_are_no_fault():
+    guard = FiniteGuard()
+    x = torch.full((2, 2), 1e200, dtype=torch.float64)
+    assert guard.look(reductions(x, frozenset({"sum", "square"})), 0) and guard.found() is None
+    assert not guard.look(reductions(x, frozenset({"low", "high"})), 1), "observers keep float32"

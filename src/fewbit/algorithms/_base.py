@@ -3,16 +3,25 @@
 
 A member is a file with
 
-- `STAGE`: when it runs, one of `STAGES`; `"round"` algorithms settle one weight at a time;
-- `NEEDS`: the statistics of the layer's input it can use, as observer names; they are collected in one pass for all,
-  from rows `[features, positions]`, and come back in `Problem.statistics`;
-- `solve(problem, **parameters) -> Solution`: a pure function of tensors.
+- `STAGE`: when it runs, one of `STAGES`;
+- `NEEDS`: the statistics it can use;
+- `solve(problem, **parameters)`: a pure function of tensors. What the problem is, and the result, goes by the stage.
+
+`"prepare"` changes the float model: `solve(LinkProblem) -> Rescaling`, one link at a time. `NEEDS` are names of
+    `fewbit.model.watch`, asked about the input of the link's consumers.
+`"round"` settles one weight at a time: `solve(Problem) -> Solution`. `NEEDS` are names of observers; they are fed with
+    the layer's input in one pass for all, from rows `[features, positions]`, and come back in `Problem.statistics`.
+`"correct"` makes up for what rounding did: `solve(BiasProblem) -> Shift`, one layer at a time. `NEEDS` are names of
+    `fewbit.model.watch`, asked about the layer's input (`taps`, `windows`) or output (`sum`, `count`).
 
 Without data the statistics are simply not there, and the algorithm works without or says what it needs.
 
-Every error in `Solution.facts` is relative and squared: the sum of h (w - ŵ)² over the sum of h w², with h the
-importance or, under names that begin with `held_out`, what was kept aside. An algorithm keeps promise 4 block by block:
-neither of the two is above that of plain rounding. It gives the same bytes whatever the number of threads.
+Every error in the facts is relative and squared. Of a `Solution` it is the sum of h (w - ŵ)² over the sum of h w², with
+h the importance or, under names that begin with `held_out`, what was kept aside. An algorithm keeps promise 4 block by
+block: neither of the two is above that of plain rounding. Where it knows the whole second moment H of the input, and
+not only its diagonal h, both are errors of the output, (w - ŵ) H (w - ŵ)ᵀ, row by row, under names that begin with
+`output` and `held_out_output`. What other stages give is kept only where it lowers the error they estimate or measure.
+It gives the same bytes whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -24,13 +33,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewbit.algorithms._bias import BiasProblem, OutputMeans, Shift, Taps
+from fewbit.algorithms._link import Activation, LinkProblem, Operand, Rescaling
 from fewbit.errors import DataError, UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qtensor import QTensor
 
-STAGES = ("round",)
-"""When an algorithm can run. What changes the float model first, or repairs it afterwards, is a stage of its own."""
+__all__ = [
+    "Activation",
+    "BiasProblem",
+    "LinkProblem",
+    "Operand",
+    "OutputMeans",
+    "PROBLEMS",
+    "Problem",
+    "Rescaling",
+    "STAGES",
+    "Seen",
+    "Shift",
+    "Solution",
+    "Taps",
+]
+
+STAGES = ("prepare", "round", "correct")
+"""When an algorithm can run, in that order."""
 
 Seen = Mapping[str, Mapping[str, Tensor]]
 """States of observers, by the observer's name."""
@@ -108,3 +135,11 @@ class Solution:
 
     qtensor: QTensor
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+PROBLEMS: dict[str, type[Problem] | type[LinkProblem] | type[BiasProblem]] = {
+    "prepare": LinkProblem,
+    "round": Problem,
+    "correct": BiasProblem,
+}
+"""What the algorithms of each stage are asked."""

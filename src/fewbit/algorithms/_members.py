@@ -4,14 +4,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, overload
 
 from fewbit import registry
-from fewbit.algorithms._base import STAGES, Solution
+from fewbit.algorithms._base import PROBLEMS, STAGES, BiasProblem, LinkProblem, Problem, Rescaling, Shift, Solution
 from fewbit.errors import UsageError, nearest
+from fewbit.model import watch
 from fewbit.observers._base import observer_class
+
+
+class Solve(Protocol):
+    """The function of an algorithm: what it gives follows from what it is asked."""
+
+    @overload
+    def __call__(self, problem: Problem, /, **parameters: Any) -> Solution: ...
+    @overload
+    def __call__(self, problem: LinkProblem, /, **parameters: Any) -> Rescaling: ...
+    @overload
+    def __call__(self, problem: BiasProblem, /, **parameters: Any) -> Shift: ...
 
 
 @dataclass(frozen=True)
@@ -21,14 +34,19 @@ class Algorithm:
     Args:
         name: as a configuration says it.
         stage: when it runs, one of `STAGES`.
-        needs: the observers of the layer's input it can use.
+        needs: the statistics it can use; see `fewbit.algorithms._base`.
         solve: the function itself.
     """
 
     name: str
     stage: str
     needs: tuple[str, ...]
-    solve: Callable[..., Solution]
+    solve: Solve
+
+    @property
+    def problem(self) -> type[Problem] | type[LinkProblem] | type[BiasProblem]:
+        """What `solve` is asked."""
+        return PROBLEMS[self.stage]
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -50,27 +68,59 @@ class Algorithm:
             )
 
 
-def algorithm(name: str) -> Algorithm:
+def algorithm(name: str, stage: str | None = None) -> Algorithm:
     """The algorithm a name stands for: a member, or the user's own `"file.py:solve"`.
 
-    A function of the user's may say `needs` (a tuple of observers' names) as an attribute.
+    A function of the user's may say `needs` (a tuple of names) and `stage` (else `"round"`) as attributes.
+
+    Args:
+        name: as a configuration says it.
+        stage: when it has to run; whenever it likes, if none is given.
 
     Raises:
-        UsageError: there is none of this name; its stage or one of its observers is not known.
+        UsageError: there is none of this name; its stage or something it needs is not known, or it is another stage
+            than the one asked for.
 
     >>> algorithm("scale_search").needs
     ('moments',)
+    >>> algorithm("fast_bias_correction").problem.__name__
+    'BiasProblem'
     """
     if registry.is_reference(name):
         own = registry.load_reference(name)
         if not callable(own):
             raise UsageError(f"{name} is a {type(own).__name__}", where=name, expected="a function solve(problem)")
-        found = Algorithm(name, "round", tuple(getattr(own, "needs", ())), own)
+        found = Algorithm(name, getattr(own, "stage", "round"), tuple(getattr(own, "needs", ())), own)
     else:
         member = registry.get("algorithms", name)
         found = Algorithm(name, member.STAGE, tuple(member.NEEDS), member.solve)
+    runs = f"the algorithm {name!r} runs at stage {found.stage!r}"
     if found.stage not in STAGES:
-        raise UsageError(f"the algorithm {name!r} runs at stage {found.stage!r}", expected=nearest(found.stage, STAGES))
-    for need in found.needs:
-        observer_class(need)
+        raise UsageError(runs, where=name, expected=nearest(str(found.stage), STAGES))
+    if stage is not None and found.stage != stage:
+        raise UsageError(runs, where=name, expected=f"one of stage {stage!r}: {', '.join(members(stage))}")
+    _refuse_unknown_needs(found)
     return found
+
+
+def members(stage: str) -> list[str]:
+    """The members that run at a stage; those that cannot be imported here are left out.
+
+    >>> members("prepare")
+    ['equalization', 'smooth_quant']
+    """
+    found = []
+    for name in registry.names("algorithms"):
+        with suppress(Exception):
+            if stage == registry.get("algorithms", name).STAGE:
+                found.append(name)
+    return found
+
+
+def _refuse_unknown_needs(found: Algorithm) -> None:
+    for need in found.needs:
+        if found.stage == "round":
+            observer_class(need)
+        elif need not in watch.NEEDS:
+            what = f"the algorithm {found.name!r} needs {need!r}"
+            raise UsageError(what, where=found.name, expected=nearest(need, watch.NEEDS))

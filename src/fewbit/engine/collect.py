@@ -3,30 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from fewbit.engine.batches import Batch, Batches
 from fewbit.engine.observing import range_observer
 from fewbit.engine.plan import ActivationPlan, Plan
 from fewbit.errors import DataError
 from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
 from fewbit.model.points import Point, Role
 from fewbit.model.view import ModelView
-from fewbit.numerics.blocks import QSchemeType
-from fewbit.numerics.dtypes import Dtype
-from fewbit.numerics.grid import Grid
+from fewbit.model.watch import Watch
 from fewbit.observers._base import Observer, RangeObserver, observer_class
 from fewbit.observers._finite import FiniteGuard
-from fewbit.observers._layout import activation_rows
 
 HELD_OUT_EVERY = 5
 """Of five items one is kept aside to judge what the other four suggested."""
-
-
-_BY_FEATURE = Grid(Dtype.int8, QSchemeType.per_channel)
 
 
 @dataclass
@@ -46,38 +41,50 @@ class Statistics:
     items: int = 0
 
 
-def collect(view: ModelView, plan: Plan, items: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Statistics:
-    """Run the model over the items and reduce what passes the watched points where it lies.
+def collect(
+    view: ModelView, plan: Plan, items: Iterable[Any], extra: Mapping[Point, Watch] | None = None
+) -> Statistics:
+    """Run the model once over the items; whoever asks something about an activation is told in this pass.
+
+    Args:
+        view: of the model.
+        plan: says which ranges are looked for, and which algorithms ask for statistics of a layer's input.
+        items: what the model is called with.
+        extra: what else is asked, such as the `taps` of a layer's input; `is_held_out` tells which items judge.
 
     Raises:
         DataError: a value that is not finite, with layer and item.
     """
     found = Statistics()
     points = {point.layer: point for point in view.points(lambda p: p.role is Role.input)}
-    tasks: dict[Point, list[Task]] = {}
+    tasks: dict[Point, list[_Task]] = {}
     for activation in plan.static:
         tasks.setdefault(activation.point, []).append(_range_task(activation, found))
-    for layer, needs in needed(plan).items():
+    for layer, names in needed(plan).items():
         if layer in points:
-            tasks.setdefault(points[layer], []).append(_inputs_task(layer, needs, found))
+            tasks.setdefault(points[layer], []).append(_inputs_task(layer, names, found))
+    for point, watch in (extra or {}).items():
+        tasks.setdefault(point, []).append(_extra_task(watch))
     guards = {point: FiniteGuard() for point in tasks}
-    last: list[_Batch] = []
+    batches = Batches()
 
-    def watcher(point: Point) -> Callable[[Tensor, int], None]:
-        def watch(values: Tensor, item: int) -> None:
-            if not last or last[0].values is not values:
-                last[:] = [_Batch(values)]
-            finite = guards[point].admit(last[0].floats, item)
-            if finite is not last[0].floats:
-                last[:] = [_Batch(finite)]
-            for task in tasks[point]:
-                task(last[0], item)
+    def watching(mine: list[_Task], guard: FiniteGuard) -> Watch:
+        def take(known: Mapping[str, Tensor], item: int) -> None:
+            batch = batches.take(known, guard, item)
+            for task in mine:
+                task.take(batch, item)
 
-        return watch
+        needs = frozenset[str]().union(*(task.needs for task in mine))
+        return Watch(needs, take, max(task.sample for task in mine))
 
-    found.items = view.run(items, {point: watcher(point) for point in tasks})
+    found.items = view.run(items, {point: watching(mine, guards[point]) for point, mine in tasks.items()})
     _refuse_non_finite(guards)
     return found
+
+
+def is_held_out(item: int) -> bool:
+    """Whether an item is one of those kept aside to judge."""
+    return item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
 
 
 def needed(plan: Plan) -> dict[str, tuple[str, ...]]:
@@ -90,46 +97,37 @@ def needed(plan: Plan) -> dict[str, tuple[str, ...]]:
     return found
 
 
-class _Batch:
-    """What one item brings to a point; layers that read the same tensor (query, key, value) share what is made of it.
+@dataclass(frozen=True)
+class _Task:
+    """Who takes in what at a point."""
 
-    Args:
-        values: `[positions, features]`.
-    """
-
-    def __init__(self, values: Tensor) -> None:
-        self.values, self.floats = values, values.float()
-        self._seen: dict[str, Observer] = {}
-
-    def seen_by(self, name: str) -> Observer:
-        """An observer of this batch alone, by feature."""
-        if name not in self._seen:
-            self._seen[name] = observer_class(name)()
-            self._seen[name].observe(activation_rows(self.floats, _BY_FEATURE))
-        return self._seen[name]
+    needs: frozenset[str]
+    take: Callable[[Batch, int], None]
+    sample: int = 1
 
 
-Task = Callable[[_Batch, int], None]
-
-
-def _range_task(activation: ActivationPlan, found: Statistics) -> Task:
+def _range_task(activation: ActivationPlan, found: Statistics) -> _Task:
     observer, grid = range_observer(activation.spec, activation.point.name), activation.grid
 
-    def task(batch: _Batch, item: int) -> None:
+    def take(batch: Batch, item: int) -> None:
         found.ranges[activation.point] = observer
-        observer.observe(activation_rows(batch.floats, grid))
+        batch.show(observer, grid)
 
-    return task
+    return _Task(observer.needs, take)
 
 
-def _inputs_task(layer: str, needs: tuple[str, ...], found: Statistics) -> Task:
-    def task(batch: _Batch, item: int) -> None:
-        into = found.held_out if item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 else found.inputs
-        observers = into.setdefault(layer, {name: observer_class(name)() for name in needs})
+def _inputs_task(layer: str, names: tuple[str, ...], found: Statistics) -> _Task:
+    def take(batch: Batch, item: int) -> None:
+        into = found.held_out if is_held_out(item) else found.inputs
+        observers = into.setdefault(layer, {name: observer_class(name)() for name in names})
         for name, observer in observers.items():
             observer.merge(batch.seen_by(name))
 
-    return task
+    return _Task(frozenset[str]().union(*(observer_class(name).needs for name in names)), take)
+
+
+def _extra_task(watch: Watch) -> _Task:
+    return _Task(watch.needs, lambda batch, item: watch.take(batch.known, item), watch.sample)
 
 
 def _refuse_non_finite(guards: dict[Point, FiniteGuard]) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
+from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
 from fewbit.engine.run import execute, require_data, view_of
 from fewbit.errors import UsageError
+from fewbit.model.view import ModelView
 from fewbit.modules.freezing import freeze as freeze_modules
 from fewbit.record import Record
 from fewbit.schemes.config import Config
@@ -75,30 +77,45 @@ class ModelQuantizer:
             UsageError: a static activation without data, a name in the configuration that matches nothing.
             DataError: an empty loader, inputs the model does not take, a value that is not finite.
         """
-        view = view_of(model)
+        return self.quantize_view(
+            view_of(model),
+            dataloader,
+            inplace=inplace,
+            samples=samples,
+            progress=progress,
+            options=Options(batch_size=batch_size),
+        ).native()
+
+    def quantize_view(
+        self,
+        view: ModelView,
+        dataloader: Any = None,
+        *,
+        inplace: bool = False,
+        samples: int | None = None,
+        progress: Progress | None = None,
+        options: Options | None = None,
+    ) -> ModelView:
+        """The same for a model that is open already, and with everything a run can be told."""
+        options = options or Options()
         dataset = None if dataloader is None else _dataset(dataloader)
         if dataset is not None:
-            view.probe(next(iter(dataset.inputs(model, batch_size))))
+            view.probe(next(iter(dataset.inputs(view.signature(), options.batch_size))))
         plan = make_plan(view, self.config)
         self.record = Record("quantize")
         require_data(plan, dataset)
         if not inplace:
             view = view.copy()
-        execute(
-            view,
-            plan,
-            dataset,
-            record=self.record,
-            progress=progress or Progress(),
-            samples=samples,
-            batch_size=batch_size,
+        view = execute(
+            view, plan, dataset, record=self.record, progress=progress or Progress(), samples=samples, options=options
         )
-        native = view.native()
-        native.fewbit_config = self.config
-        return native
+        view.sign(self.config, self.record)
+        return view
 
     def freeze(self, model: Any, *, inplace: bool = False, exact: bool = False) -> Any:
         """The model with the fastest kernel for each quantized layer, its weights in that kernel's own packing.
+
+        A graph is left as it is: its runtime chooses kernels when it loads it.
 
         Args:
             model: what `quantize_model` returned; it stays as it is unless `inplace`.
@@ -107,7 +124,9 @@ class ModelQuantizer:
                 compute in bfloat16, which is several times faster and adds little to the error that int4 has; so do fp8
                 layers, and layers of float64 models compute in float32.
         """
-        native = model if inplace else view_of(model).copy().native()
+        if "place" in (view := view_of(model)).can:
+            return model
+        native = model if inplace else view.copy().native()
         for line in freeze_modules(native, exact=exact):
             self.record.note("kernel", line.pop("why") or "", where=line.pop("layer"), **line)
         return native

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,20 +13,25 @@ from fewbit import registry
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics, collect, needed
+from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.solve import solve
+from fewbit.engine.static import execute_static
 from fewbit.errors import DataError, UsageError
 from fewbit.model.view import ModelView
+from fewbit.modules.opening import open_model
 from fewbit.record import Record
 
 
 def view_of(model: Any) -> ModelView:
-    """The view of the first backend that knows this kind of model."""
+    """The view of the first backend that knows this kind of model; a path that none knows is opened as a module."""
     for name in registry.names("backends"):
         backend = registry.get("backends", name)
         if backend.accepts(model):
             view: ModelView = backend.view(model)
             return view
+    if isinstance(model, str | Path):
+        return view_of(open_model(model))
     kinds = ", ".join(f"{name} ({registry.summary('backends', name)})" for name in registry.names("backends"))
     raise UsageError(f"no backend takes a {type(model).__name__}", expected=kinds)
 
@@ -38,14 +44,18 @@ def execute(
     record: Record,
     progress: Progress,
     samples: int | None = None,
-    batch_size: int = 1,
-) -> None:
+    options: Options | None = None,
+) -> ModelView:
     """Carry a plan out on the view's model.
+
+    Returns:
+        A view of the result: the one given, whose model was changed, or another.
 
     Raises:
         UsageError: static activations without data, every one of them named.
         DataError: an empty dataset, a value that is not finite.
     """
+    options = options or Options()
     require_data(plan, dataset)
     refuse_weights(view, plan)
     if not plan.weights and not plan.activations:
@@ -54,26 +64,41 @@ def execute(
         record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
     for where, what in plan.notes:
         record.note("note", what, where=where)
-    statistics = Statistics()
-    if dataset is not None and (plan.static or needed(plan)):
-        taken = dataset if samples is None else dataset.subset(samples)
-        items = progress.track(_items(taken, view, batch_size), total=None, label="calibration")
-        statistics = collect(view, plan, items)
-        _require_positions(plan, statistics)
-        if needed(plan) and not statistics.held_out:
-            record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
-        record.lines += taken.record.lines
-        for where, what in view.notes:
-            record.note("run", what, where=where)
-    solve(view, plan, statistics, record, progress)
     record.facts |= {
-        "items": statistics.items,
+        "items": 0,
         "bytes_before": plan.bytes_before,
         "bytes_after": plan.bytes_after,
         "config": plan.config.to_dict(),
         "fingerprint": plan.config.fingerprint,
         "layers": list(plan.layers()),
     }
+    taken = dataset if dataset is None or samples is None else dataset.subset(samples)
+    items = iter(()) if taken is None else _items(taken, view, options.batch_size)
+    items = progress.track(items, total=samples, label="calibration")
+    if plan.static and "place" in view.can:
+        placing: Any = view
+        view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
+        record.facts["bytes_after"] = view.size()
+    else:
+        _execute_by_layer(view, plan, items if taken is not None else None, record, progress)
+    if taken is not None:
+        record.lines += taken.record.lines
+    for where, what in view.notes:
+        record.note("run", what, where=where)
+    return view
+
+
+def _execute_by_layer(
+    view: ModelView, plan: Plan, items: Iterator[Any] | None, record: Record, progress: Progress
+) -> None:
+    statistics = Statistics()
+    if items is not None and (plan.static or needed(plan)):
+        statistics = collect(view, plan, items)
+        _require_positions(plan, statistics)
+        if needed(plan) and not statistics.held_out:
+            record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
+        record.facts["items"] = statistics.items
+    solve(view, plan, statistics, record, progress)
 
 
 def require_data(plan: Plan, dataset: Dataset | None) -> None:
@@ -123,5 +148,5 @@ def _require_positions(plan: Plan, statistics: Statistics) -> None:
 
 
 def _items(dataset: Dataset, view: ModelView, batch_size: int) -> Iterator[Any]:
-    items: Iterable[Any] = dataset.inputs(view.native(), batch_size)
+    items: Iterable[Any] = dataset.inputs(view.signature(), batch_size)
     yield from items

@@ -8,25 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
-from fewbit.engine.delivering import check_target, export
+from fewbit.engine.delivery import Delivery
+from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.engine.ratio import with_ratio
 from fewbit.engine.run import view_of
 from fewbit.engine.timing import seconds_to_solve
-from fewbit.errors import UsageError, nearest
+from fewbit.errors import UsageError
 from fewbit.model.ops import LINEAR
 from fewbit.model.points import Role
 from fewbit.model.view import ModelView
-from fewbit.modules.opening import open_model
 from fewbit.schemes.config import Config
 from fewbit.schemes.modes import CompressWeightsMode, compression_config
 from fewbit.schemes.presets import preset as preset_config
 from fewbit.schemes.scope import IgnoredScope
-
-_TARGETS = ("torch",)
-_ADVANCED = ("batch_size", "exact")
 
 
 def quantize(
@@ -47,17 +44,19 @@ def quantize(
     """Quantize a model after training: weights, and activations with ranges from a few hundred samples.
 
     Args:
-        model: an `nn.Module`, or a path `fewbit quantize` takes. It is not changed.
+        model: an `nn.Module`, an ONNX `ModelProto`, or a path `fewbit quantize` takes. It is not changed.
         calibration_dataset: anything `Dataset` takes; may be left out where no activation is static.
         preset: a preset's name or a `Config`; `w8a8` by default.
         mode: a number format instead of a preset: `"fp8"`, `"mxfp4"` ….
-        target: where it will run; `"torch"` for a module.
+        target: where it will run: `"onnxruntime"` (the default), `"openvino"` or `"generic"` for an ONNX model,
+            `"torch"` for a module.
         subset_size: how many samples are read.
-        fast_bias_correction: for graph backends; a module's biases stay as they are, and the record says so.
-        model_type: not needed here: the structure of a module is found by running it.
+        fast_bias_correction: biases make up for what rounding a weight does to the mean of the layer's output; if not,
+            layer after layer for what all rounding before it does, which takes longer.
+        model_type: not needed: what a model is made of is found by looking.
         ignored_scope: layers that stay in float.
-        advanced_parameters: `batch_size` of samples without a batch axis; `exact` kernels, as in `freeze`.
-        output: a folder to export to; the path is then returned.
+        advanced_parameters: see `fewbit.engine.options.Options`.
+        output: a folder to export to, or the file of an ONNX model; the path is then returned.
         progress: shows how far it is.
 
     Returns:
@@ -68,31 +67,19 @@ def quantize(
     >>> quantize(model, [torch.randn(2, 16) for _ in range(4)])(torch.zeros(1, 16)).shape
     torch.Size([1, 4])
     """
-    if output is not None:
-        check_target(Path(output), overwrite=False)
     _refuse_no_samples(subset_size)
     if preset is not None and mode is not None:
         raise UsageError(f"preset={preset!r} and mode={mode!r}", expected="one of the two")
-    if target not in (None, *_TARGETS):
-        raise UsageError(f"target {target!r} for a PyTorch module", expected=nearest(str(target), _TARGETS))
     if model_type not in (None, "transformer"):
-        raise UsageError(f"model_type={model_type!r}", expected="'transformer', or None: it is found by running")
-    options = dict(advanced_parameters or {})
-    unknown = [name for name in options if name not in _ADVANCED]
-    if unknown:
-        raise UsageError(
-            f"advanced_parameters has {', '.join(map(repr, unknown))}", expected=nearest(unknown[0], _ADVANCED)
-        )
-    batch_size = options.pop("batch_size", 1)
+        raise UsageError(f"model_type={model_type!r}", expected="'transformer', or None: it is found by looking")
+    correct = "fast_bias_correction" if fast_bias_correction else "bias_correction"
+    options = Options.read(advanced_parameters, target=target, correct=correct)
     config = _config(preset or mode or "w8a8")
-    model = _opened(model)
-    quantizer = ModelQuantizer(_without(config, ignored_scope, model))
-    quantized = quantizer.quantize_model(
-        model, calibration_dataset, samples=subset_size, batch_size=batch_size, progress=progress
-    )
-    if fast_bias_correction:
-        quantizer.record.note("bias-not-corrected", "fast bias correction works on graphs; this is a PyTorch module")
-    return _delivered(quantizer, quantized, options, output)
+    view = view_of(model)
+    deliver = Delivery(view, output, options)
+    quantizer = ModelQuantizer(_without(config, ignored_scope, view))
+    result = quantizer.quantize_view(view, calibration_dataset, samples=subset_size, progress=progress, options=options)
+    return deliver(quantizer, result)
 
 
 def compress_weights(
@@ -106,6 +93,8 @@ def compress_weights(
     ignored_scope: IgnoredScope | None = None,
     all_layers: bool = False,
     subset_size: int = 128,
+    target: str | None = None,
+    advanced_parameters: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Any:
@@ -121,26 +110,27 @@ def compress_weights(
         ignored_scope: layers that stay in float.
         all_layers: embeddings and the last layer too; below eight bits they are `int8_asym` otherwise.
         subset_size: how many samples of `dataset` are read.
-        output: a folder to export to; the path is then returned.
+        target: where it will run; see `quantize`.
+        advanced_parameters: `accuracy_level` of MatMulNBits in ONNX models.
+        output: a folder to export to, or the file of an ONNX model; the path is then returned.
         progress: shows how far it is.
 
     Returns:
         A frozen model of the kind that was given, with its `fewbit_record`.
     """
-    if output is not None:
-        check_target(Path(output), overwrite=False)
     _refuse_no_samples(subset_size)
-    model = _opened(model)
+    options = Options.read(advanced_parameters, target=target)
     view = view_of(model)
+    deliver = Delivery(view, output, options)
     config = compression_config(
         mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
     )
-    config = _without(config, ignored_scope, model)
+    config = _without(config, ignored_scope, view)
     if ratio is not None:
         config = with_ratio(view, config, ratio)
     quantizer = ModelQuantizer(config)
-    quantized = quantizer.quantize_model(model, dataset, samples=subset_size, progress=progress)
-    return _delivered(quantizer, quantized, {}, output)
+    result = quantizer.quantize_view(view, dataset, samples=subset_size, progress=progress, options=options)
+    return deliver(quantizer, result)
 
 
 def plan(
@@ -161,7 +151,7 @@ def plan(
     if preset is not None and config is not None:
         raise UsageError("both preset and config were given", expected="one of the two")
     chosen = _config(config if config is not None else preset or "w8a8")
-    view = view_of(_opened(model))
+    view = view_of(model)
     made = make_plan(view, chosen)
     if time and (seconds := seconds_to_solve(view, made)) is not None:
         made.facts["solve_seconds"] = seconds
@@ -177,11 +167,7 @@ def _refuse_no_samples(subset_size: int) -> None:
         raise UsageError(f"subset_size={subset_size!r}", where="subset_size", expected="a whole number from 1 up")
 
 
-def _opened(model: Any) -> Any:
-    return open_model(model) if isinstance(model, str | Path) else model
-
-
-def _without(config: Config, scope: IgnoredScope | None, model: Any) -> Config:
+def _without(config: Config, scope: IgnoredScope | None, view: ModelView) -> Config:
     """The configuration with the ignored layers excluded by name."""
     if scope is None:
         return config
@@ -192,17 +178,10 @@ def _without(config: Config, scope: IgnoredScope | None, model: Any) -> Config:
             expected="an IgnoredScope",
             try_="IgnoredScope(names=[…]), or patterns=, types=",
         )
-    return config.excluding(scope.select(view_of(model).layers()))
+    graph: Any = view
+    return config.excluding(scope.select(view.layers(), graph.edges() if "place" in view.can else None))
 
 
 def _head(view: ModelView) -> str | None:
     """The last linear layer: what it computes is the answer, so it is the one most worth its bits."""
     return next((p.layer for p in reversed(view.points()) if p.role is Role.weight and p.op is LINEAR), None)
-
-
-def _delivered(quantizer: ModelQuantizer, model: Any, options: dict[str, Any], output: str | Path | None) -> Any:
-    frozen = quantizer.freeze(model, inplace=True, **options)
-    frozen.fewbit_record = quantizer.record
-    if output is None:
-        return frozen
-    return export(frozen, output)  # the record goes along

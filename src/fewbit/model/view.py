@@ -3,30 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from fewbit.model.points import Point
 from fewbit.model.structure import Structure
+from fewbit.model.watch import Watch
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
+from fewbit.record import Record
+from fewbit.schemes.config import Config
 
-# Called with the values of a point as [positions, features], padding taken out, and the index of their item.
-Watcher = Callable[[Tensor, int], None]
-
-
-Item = tuple[tuple[Any, ...], dict[str, Any]]
+Item = Any
+"""What `Dataset.inputs` makes for a model of its kind: `(args, kwargs)` for modules, a dict of arrays for graphs."""
 
 
 class ModelView(Protocol):
     """A backend's face of one loaded model.
 
     Attributes:
-        can: the optional verbs this backend has, of `structure`, `rescale`, `prune`. Verbs that no backend has yet
-            (cutting a part out of a model) will be optional in the same way.
+        can: the optional verbs this backend has, of `structure`, `rescale`, `shift`, `prune`, and `place` for those of
+            `fewbit.model.placing`. Verbs that no backend has yet (cutting a part out of a model) will be
+            optional in the same way.
     """
 
     can: frozenset[str]
@@ -65,8 +66,11 @@ class ModelView(Protocol):
     def write(self, point: Point, tensor: Tensor) -> None:
         """Replace a weight or bias, for every layer that uses it."""
 
-    def run(self, items: Iterable[Item], watch: Mapping[Point, Watcher]) -> int:
-        """Run the model over items `(args, kwargs)`, hand each watched activation over, return the number of items."""
+    def run(self, items: Iterable[Item], watch: Mapping[Point, Watch]) -> int:
+        """Run the model over items, show what is asked about each watched activation, return the number of items."""
+
+    def answers(self, items: Iterable[Item]) -> Iterator[list[Tensor]]:
+        """What the model answers to each item: its float outputs, in order."""
 
     def structure(self, item: Item) -> Structure:
         """What one item shows of who feeds whom."""
@@ -84,6 +88,9 @@ class ModelView(Protocol):
             UsageError: a factor that is not a finite number above zero, or a layer that is quantized already.
         """
 
+    def shift(self, layer: str, amount: Tensor) -> None:
+        """Add an amount `[out]` to the output channels of a layer: to its bias, which is made where there is none."""
+
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
         """Weights: keep these codes, for every layer that uses the tensor. Activations: with these fixed scales, or on
         this grid with scales found at run time."""
@@ -91,8 +98,14 @@ class ModelView(Protocol):
     def prune(self, point: Point, mask: Tensor) -> None:
         """Set what the mask does not keep to zero, for good."""
 
+    def signature(self) -> Any:
+        """What says which inputs the model takes, as `Dataset.inputs` reads it."""
+
     def copy(self) -> ModelView:
         """A view of a copy: changing it leaves this one's model alone. Large tensors share memory until changed."""
+
+    def sign(self, config: Config, record: Record) -> None:
+        """Leave with the model what was done to it."""
 
     def native(self) -> Any:
         """The framework's own model object."""

@@ -3,8 +3,10 @@
 
 A member is a file with `OBSERVER`, a subclass of `Observer` (or of `RangeObserver`, if it can say a range). It is a
 dataclass; its fields are its parameters, each with a default. It says two things: what one batch alone tells
-(`measure`), and how what was seen first and what was seen after go together (`combine`). Every observer keeps three
-promises, which the contract tests hold over whatever the registry lists:
+(`measure`), and how what was seen first and what was seen after go together (`combine`). One that can do without the
+values says what it needs to know instead (`needs`, `gather`): a backend then finds that out where the values lie, and
+nobody has to move them. Every observer keeps three promises, which the contract tests hold over whatever the registry
+lists:
 
 - memory does not grow with the data;
 - `merge` of the statistics of two parts equals one pass over both, in that order;
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from fewbit import registry
 from fewbit.errors import UsageError
+from fewbit.model.watch import VALUES
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.grid import Grid
 
@@ -37,14 +40,22 @@ class Observer(ABC):
     Attributes:
         name: the member's name.
         keeps: the names of the tensors in its state; the first has an entry a row.
+        needs: what it has to know of a batch, of `fewbit.model.watch.NEEDS`.
         granularity: the granularity a public name speaks of; the scheme decides, not the observer.
     """
 
     name: ClassVar[str]
     keeps: ClassVar[tuple[str, ...]]
+    needs: ClassVar[frozenset[str]] = frozenset({VALUES})
     granularity: ClassVar[QSchemeType | None] = None
 
     _seen: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Whoever looks at the values in another way than the class above has to see them."""
+        super().__init_subclass__(**options)
+        if "gather" not in vars(cls) and {"measure", "observe"} & vars(cls).keys():
+            cls.needs = frozenset({VALUES})
 
     def __post_init__(self) -> None:
         """Refuse what is not of the type of a parameter's default; who checks more, calls this first."""
@@ -67,6 +78,10 @@ class Observer(ABC):
     def combine(self, first: State, second: State) -> dict[str, Tensor]:
         """What two parts tell together, the second seen after the first."""
 
+    def gather(self, found: State) -> dict[str, Tensor]:
+        """What `measure` tells, from what is known of a batch without its values; see `absorb`."""
+        raise NotImplementedError(f"the observer {self.name!r} has to see the values")
+
     def observe(self, rows: Tensor) -> None:
         """Take in one batch: `[R, E]`, finite, `R` the same in every call; a batch without elements tells nothing."""
         if rows.ndim != 2 or not rows.is_floating_point():
@@ -77,6 +92,17 @@ class Observer(ABC):
         if rows.numel():
             self._check_rows(len(rows))
             self._take(rows.detach().float())
+
+    def absorb(self, found: State) -> None:
+        """Take in one batch of which only `needs` are known.
+
+        Args:
+            found: for each of `needs` the rows `[R, E]`, of positions that are summed up as it says; `count` has no
+                axes, and is the number of positions.
+        """
+        part = self.gather(found)
+        self._check_rows(len(part[self.keeps[0]]))
+        self._seen = part if self.empty else self.combine(self._seen, part)
 
     def merge(self, other: Observer) -> None:
         """Take in what another observer of the same kind and parameters saw after this one."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fewbit.numerics.pieces import piece_size, pieces
 from fewbit.observers._base import State
-from fewbit.observers._pieces import piece_size, pieces
 
 # The zeros, and at each end one more bin for an extreme that lies on an edge: data in [0, 1] would otherwise need twice
 # the width because of a single 1.0.

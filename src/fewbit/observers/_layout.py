@@ -20,7 +20,10 @@ def activation_rows(x: Tensor, grid: Grid) -> Tensor:
     """
     if not len(x):  # all padding: no elements, but as many rows as ever
         return x.new_empty(len(activation_rows(x.new_empty(1, x.shape[1]), grid)), 0)
-    return _rows(x, grid.activation_block(tuple(x.shape), features=-1, dynamic=False))
+    block = grid.activation_block(tuple(x.shape), features=-1, dynamic=False)
+    if block == x.shape:
+        return x.reshape(1, -1)
+    return x.T if block[1] == 1 else _rows(x, block)
 
 
 def _rows(x: Tensor, block: tuple[int, ...]) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewbit.model.watch import HIGH, LOW
 from fewbit.numerics.grid import Grid
 from fewbit.observers._base import RangeObserver, State
 
@@ -25,10 +26,14 @@ class MinMaxObserver(RangeObserver):
 
     name = "min_max"
     keeps = ("low", "high")
+    needs = frozenset({LOW, HIGH})
 
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
+        return self.gather({LOW: rows, HIGH: rows})
+
+    def gather(self, found: State) -> dict[str, Tensor]:
         # Two passes: torch's `aminmax` along an axis is ten times slower than both together.
-        return {"low": rows.amin(1), "high": rows.amax(1)}
+        return {"low": found[LOW].float().amin(1), "high": found[HIGH].float().amax(1)}
 
     def combine(self, first: State, second: State) -> dict[str, Tensor]:
         low, high = torch.minimum(first["low"], second["low"]), torch.maximum(first["high"], second["high"])

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from fewbit.model.watch import COUNT, SQUARE, SUM, reductions
 from fewbit.observers._base import Observer, State
-from fewbit.observers._pieces import pieces
 
 
 @dataclass(kw_only=True, eq=False)
 class MomentsObserver(Observer):
     """Sums in float64: the square of a float32 is exact in it, so the order of the batches shows in the last bits only.
 
+    >>> import torch
     >>> observer = MomentsObserver()
     >>> observer.observe(torch.tensor([[3.0, 4.0]]))
     >>> observer.mean_square
@@ -26,17 +26,15 @@ class MomentsObserver(Observer):
     """
 
     name = "moments"
-    keeps = ("sum", "square", "count")
+    keeps = (SUM, SQUARE, COUNT)
+    needs = frozenset(keeps)
 
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
-        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        square = torch.zeros_like(total)
-        for place, piece in pieces(rows):
-            wide = piece.double()
-            total[place] += wide.sum(1)
-            square[place] += wide.square_().sum(1)
-        count = torch.full((), rows.shape[1], dtype=torch.int64, device=rows.device)
-        return {"sum": total, "square": square, "count": count}
+        return reductions(rows, self.needs, features=0)
+
+    def gather(self, found: State) -> dict[str, Tensor]:
+        sums = {name: found[name].sum(1) for name in (SUM, SQUARE)}
+        return {**sums, COUNT: found[COUNT] * found[SUM].shape[1]}
 
     def combine(self, first: State, second: State) -> dict[str, Tensor]:
         return {name: first[name] + second[name] for name in self.keeps}

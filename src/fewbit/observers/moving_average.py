@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fewbit.errors import UsageError
+from fewbit.model.watch import HIGH, LOW
 from fewbit.numerics.grid import Grid
 from fewbit.observers._base import RangeObserver, State
 
@@ -32,6 +33,7 @@ class MovingAverageObserver(RangeObserver):
 
     name = "moving_average"
     keeps = ("low", "high", "batches")
+    needs = frozenset({LOW, HIGH})
 
     averaging_constant: float = 0.01
 
@@ -42,9 +44,13 @@ class MovingAverageObserver(RangeObserver):
             raise UsageError(what, where="averaging_constant", expected="above 0 and at most 1")
 
     def measure(self, rows: Tensor) -> dict[str, Tensor]:
+        return self.gather({LOW: rows, HIGH: rows})
+
+    def gather(self, found: State) -> dict[str, Tensor]:
         # Weighted sums, not averages: they can be added up. float64 keeps a thousand batches exact enough.
-        low, high = (end.double() * self.averaging_constant for end in (rows.amin(1), rows.amax(1)))
-        return {"low": low, "high": high, "batches": torch.ones((), dtype=torch.int64, device=rows.device)}
+        ends = (found[LOW].float().amin(1), found[HIGH].float().amax(1))
+        low, high = (end.double() * self.averaging_constant for end in ends)
+        return {"low": low, "high": high, "batches": torch.ones((), dtype=torch.int64, device=low.device)}
 
     def combine(self, first: State, second: State) -> dict[str, Tensor]:
         fade = self._fade(second["batches"])

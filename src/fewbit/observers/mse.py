@@ -11,13 +11,14 @@ from torch import Tensor
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import from_range
 from fewbit.numerics.quantize import fake_quantize
-from fewbit.observers._search import Cost, SearchBase
+from fewbit.observers._search import Cost, SearchBase, best_range
 from fewbit.observers._spectrum import Spectrum
+from fewbit.observers._tails import Tails
 
 
 @dataclass(kw_only=True, eq=False)
 class MSEObserver(SearchBase):
-    """Ranges are tried by quantizing the histogram itself: integers, floats and tables alike.
+    """Ranges are tried by quantizing the histogram itself, floats and tables alike; fine integers in closed form.
 
     >>> from fewbit.numerics.dtypes import Dtype
     >>> observer = MSEObserver()
@@ -29,11 +30,24 @@ class MSEObserver(SearchBase):
 
     name = "mse"
 
+    def range_under(self, grid: Grid, super_scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        if not _is_fine(grid) or super_scale is not None:
+            return super().range_under(grid, super_scale)
+        found = [self._range_of_fine(part, grid) for part in self.parts()]
+        return torch.cat([low for low, _ in found]), torch.cat([high for _, high in found])
+
+    def _range_of_fine(self, seen: Spectrum, grid: Grid) -> tuple[Tensor, Tensor]:
+        """The best range by closed form; the histogram itself decides between it and the whole range."""
+        tails = Tails(seen, _unit(seen))
+        low, high = best_range(seen, grid, lambda low, high: tails.error(low, high, grid), self.candidates)
+        lows, highs = torch.stack([seen.low, low]), torch.stack([seen.high, high])
+        better = self.cost(seen, grid)(lows, highs).argmin(0, keepdim=True)
+        return lows.gather(0, better)[0], highs.gather(0, better)[0]
+
     def cost(self, seen: Spectrum, grid: Grid, super_scale: Tensor | None = None) -> Cost:
         """The mean squared error, in units of each row's largest magnitude."""
         values, shares = _points(seen, grid)
-        largest = torch.maximum(-seen.low, seen.high)
-        unit = torch.where(largest > 0, largest, 1.0)[:, None]
+        unit = _unit(seen)[:, None]
 
         def error(low: Tensor, high: Tensor) -> Tensor:
             each = values.expand(len(low), -1, -1)  # [C, R, n]
@@ -43,6 +57,15 @@ class MSEObserver(SearchBase):
             return (fake_quantize(each, qparams) - each).div_(unit).square_().mul_(shares).sum(-1)
 
         return error
+
+
+def _is_fine(grid: Grid) -> bool:
+    return grid.dtype.is_integer and grid.dtype.bits >= 8 and not grid.free_zero
+
+
+def _unit(seen: Spectrum) -> Tensor:
+    largest = torch.maximum(-seen.low, seen.high)
+    return torch.where(largest > 0, largest, 1.0)
 
 
 def _points(seen: Spectrum, grid: Grid) -> tuple[Tensor, Tensor]:

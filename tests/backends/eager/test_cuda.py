@@ -6,6 +6,7 @@ import torch
 
 from fewbit.backends.eager.view import EagerView
 from fewbit.model.points import Role
+from fewbit.model.watch import Watch
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from tiny_models import ResNet, Tagger, codes, shaken, tokens, transformer
@@ -45,7 +46,10 @@ def test_items_move_to_the_model_and_activations_stay_there():
     seen = []
     point = next(p for p in view.points() if p.name == "model.layers.0.mlp.down_proj:input")
     state = torch.cuda.get_rng_state()
-    view.run([((), {"input_ids": tokens(), "attention_mask": mask})], {point: lambda x, i: seen.append(x)})
+    view.run(
+        [((), {"input_ids": tokens(), "attention_mask": mask})],
+        {point: Watch(frozenset({"values"}), lambda found, i: seen.append(found["values"]))},
+    )
     assert seen[0].is_cuda and seen[0].shape == (8, 24)
     assert torch.equal(state, torch.cuda.get_rng_state())
 

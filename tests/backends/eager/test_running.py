@@ -10,6 +10,7 @@ from fewbit.backends.eager.view import EagerView
 from fewbit.data.dataset import Dataset
 from fewbit.errors import DataError, FewbitError, UsageError
 from fewbit.model.points import Role
+from fewbit.model.watch import Watch
 from tiny_models import Encoder, ResNet, Tagger, shaken, tokens, transformer
 
 
@@ -20,9 +21,14 @@ def point(view, name):
 def collect(view, items, *names):
     """What the watchers of some points are shown: `{name: [(values, item)]}`."""
     seen = {name: [] for name in names}
-    watch = {point(view, name): (lambda x, i, name=name: seen[name].append((x.clone(), i))) for name in names}
+    watch = {point(view, name): values(lambda x, i, name=name: seen[name].append((x.clone(), i))) for name in names}
     count = view.run(items, watch)
     return seen, count
+
+
+def values(take):
+    """A watch that is shown all values."""
+    return Watch(frozenset({"values"}), lambda found, item: take(found["values"], item))
 
 
 def by_hook(model, layer, item):
@@ -173,7 +179,7 @@ def test_everything_is_as_before(fail):
     model(torch.randn(3, 4)).sum().backward()
     view, before = EagerView(model), state(model)
     items = [((torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),), {"fail": fail})]
-    watch = {point(view, "linear:input"): lambda x, i: None}
+    watch = {point(view, "linear:input"): values(lambda x, i: None)}
     if fail:
         with pytest.raises(DataError, match=r"item 0.*ValueError: the sample is bad"):
             view.run(items, watch)
@@ -214,13 +220,13 @@ def test_the_item_is_named_and_the_model_is_not_blamed_for_a_watcher():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        view.run([good], {point(view, "0:input"): watcher})
+        view.run([good], {point(view, "0:input"): values(watcher)})
 
     def refuses(x, i):
         raise FewbitError("not finite", where="here")
 
     with pytest.raises(FewbitError, match="not finite"):
-        view.run([good], {point(view, "0:input"): refuses})
+        view.run([good], {point(view, "0:input"): values(refuses)})
     assert not view.native()[0]._forward_pre_hooks
 
 
@@ -241,7 +247,7 @@ def test_layers_that_no_item_reaches_are_noted():
 def test_weights_cannot_be_watched():
     view = EagerView(nn.Linear(4, 4))
     with pytest.raises(UsageError, match="cannot be watched"):
-        view.run([], {point(view, "weight"): lambda x, i: None})
+        view.run([], {point(view, "weight"): values(lambda x, i: None)})
 
 
 def test_nothing_is_run_for_no_items():

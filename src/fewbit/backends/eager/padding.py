@@ -62,8 +62,12 @@ class Positions:
     def __init__(self, masks: list[Tensor], *, position_first: bool = False):
         self._masks = [] if all(bool(mask.all()) for mask in masks) else masks
         self._position_first = position_first
-        self._last: tuple[Tensor, int, int, tuple[Tensor, bool]] | None = None
         self._rows: dict[tuple[int, bool], Tensor] = {}
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether there is anything to take out."""
+        return bool(self._masks)
 
     def select(self, x: Tensor, features: int) -> tuple[Tensor, bool]:
         """The positions of an activation that are no padding.
@@ -75,13 +79,7 @@ class Positions:
         Returns:
             `[positions, features]`, and whether padding could be told apart; if not, every position is there.
         """
-        if self._last is not None and self._last[0] is x and self._last[1:3] == (features, x._version):
-            return self._last[3]
-        selected = self._select(x.movedim(features, -1))
-        self._last = (x, features, x._version, selected)  # layers that read the same tensor share the work
-        return selected
-
-    def _select(self, x: Tensor) -> tuple[Tensor, bool]:
+        x = x.movedim(features, -1)
         flat = x.reshape(-1, x.shape[-1])
         if not self._masks:
             return flat, True

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,39 +11,44 @@ from torch.nn.parameter import is_lazy
 
 from fewbit.backends.eager.affine import Affine
 from fewbit.backends.eager.caches import keep_as_codes
-from fewbit.backends.eager.calling import Item
+from fewbit.backends.eager.calling import Item, call
 from fewbit.backends.eager.catalogue import Layer, points_of
 from fewbit.backends.eager.copying import copied
+from fewbit.backends.eager.guest import guest
 from fewbit.backends.eager.naming import types_of
 from fewbit.backends.eager.probing import Seen, probe, probe_with_own_example
 from fewbit.backends.eager.rescaling import checked, divided_outputs, multiplied_inputs, spread
 from fewbit.backends.eager.running import Run
+from fewbit.backends.eager.shifting import shifted_bias
 from fewbit.backends.eager.slots import Slot, float_shape
 from fewbit.backends.eager.structure import discover
 from fewbit.backends.eager.survey import Survey
 from fewbit.backends.eager.ties import between, held, identity
+from fewbit.data.tree import flatten
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CACHE
 from fewbit.model.points import Point, Role
 from fewbit.model.structure import Structure
-from fewbit.model.view import Watcher
+from fewbit.model.watch import Watch
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.fast_paths import close_fast_path
 from fewbit.modules.quantized import Quantized, clear_weight, float_weight, get_weight, make_quantized, set_weight
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
+from fewbit.record import Record
+from fewbit.schemes.config import Config
 
 
 class EagerView:
     """A module tree under the verbs of `ModelView`.
 
     Args:
-        model: the module. Looking changes nothing; `write`, `rescale`, `quantize` and `prune` change it in place. What
-            else changes the module tree (another layer in the place of one) calls for a new view.
+        model: the module. Looking changes nothing; `write`, `rescale`, `shift`, `quantize` and `prune` change it in
+            place. What else changes the module tree (another layer in the place of one) calls for a new view.
     """
 
-    can = frozenset({"structure", "rescale", "prune"})
+    can = frozenset({"structure", "rescale", "shift", "prune"})
 
     def __init__(self, model: nn.Module):
         self._model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
@@ -110,8 +115,8 @@ class EagerView:
 
     # running
 
-    def run(self, items: Iterable[Item], watch: Mapping[Point, Watcher]) -> int:
-        """Run the model over items, hand each watched activation over, return the number of items."""
+    def run(self, items: Iterable[Item], watch: Mapping[Point, Watch]) -> int:
+        """Run the model over items, tell what was asked about each watched activation, return the number of items."""
         try:
             return Run(self._model, self._survey().found, watch, self._note).over(items)
         finally:
@@ -157,6 +162,12 @@ class EagerView:
             for tensor, value in tensors.items():
                 self._put(self._layer(name), tensor, value)
 
+    def shift(self, layer: str, amount: Tensor) -> None:
+        """Add an amount `[out]` to the output channels of a layer: to its bias, which is made where there is none."""
+        found = self._layer(layer)
+        found.module.bias = shifted_bias(found, amount)  # its own from now on, if another layer used it too
+        self._known = None
+
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
         """Keep a weight as these codes; put an activation on a grid, with fixed scales or with scales of each call."""
         if point.role in (Role.weight, Role.bias):
@@ -190,6 +201,23 @@ class EagerView:
             self.quantize(point, QTensor.encode(kept, codes.qparams))
         else:
             self.write(point, kept)
+
+    def signature(self) -> nn.Module:
+        """The module: its forward says what it takes."""
+        return self._model
+
+    def sign(self, config: Config, record: Record) -> None:
+        """Leave configuration and record with the module, as attributes."""
+        self._model.fewbit_config, self._model.fewbit_record = config, record  # type: ignore[assignment]
+
+    def answers(self, items: Iterable[Item]) -> Iterator[list[Tensor]]:
+        """The float tensors that the model returns for each item."""
+        with guest(self._model):
+            for index, item in enumerate(items):
+                found = flatten(call(self._model, item, index))
+                yield [
+                    leaf.detach().cpu() for _, leaf in found if isinstance(leaf, Tensor) and leaf.is_floating_point()
+                ]
 
     def copy(self) -> EagerView:
         """A view of a copy: changing it leaves this one's model alone. Weights share their memory until changed."""

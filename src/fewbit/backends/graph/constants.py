@@ -28,7 +28,7 @@ def new_constant(graph: ir.Graph, like: ir.Value, array: NDArray[np.generic], na
     unique, count = base, 1
     while unique in graph.initializers:
         unique, count = f"{base}.{count}", count + 1
-    tensor = ir.tensor(np.ascontiguousarray(array), name=unique)
+    tensor = ir.tensor(np.asarray(array, order="C"), name=unique)
     value = ir.Value(name=unique, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
     return value

@@ -4,8 +4,11 @@
 repair(model)
   fold_constants        what follows from initializers alone becomes one
   drop_idle             Identity, and Dropout as it is at inference
+  drop_transposes       Transposes that undo one another
+  name_hard_swish       clip(x + 3, 0, 6) / 6, spelled out, as HardSigmoid; x times that as HardSigmoid and Mul
   fold_affine           a batch norm, or a product or sum with constants, into the convolution or Gemm before it
-  name_hard_swish       x · clip(x + 3, 0, 6) / 6, spelled out, as HardSigmoid and Mul
+  fold_input_scale      a product or sum with constants into the convolution after it
+  name_global_pooling   the mean over all positions as GlobalAveragePool
 """
 
 from __future__ import annotations
@@ -19,7 +22,11 @@ from fewbit.backends.graph.affine import fold_affine
 from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.folding import fold_constants
 from fewbit.backends.graph.hard_swish import name_hard_swish
+from fewbit.backends.graph.input_scale import fold_input_scale
 from fewbit.backends.graph.nodes import replace_value
+from fewbit.backends.graph.pooling import name_global_pooling
+from fewbit.backends.graph.shapes import infer_shapes
+from fewbit.backends.graph.transposes import drop_transposes
 
 
 def repair(model: ir.Model) -> list[tuple[str, str]]:
@@ -32,8 +39,14 @@ def repair(model: ir.Model) -> list[tuple[str, str]]:
     for graph in model.graphs():
         notes += fold_constants(graph, model.opset_imports)
         notes += drop_idle(graph)
-        notes += fold_affine(graph)
+        notes += drop_transposes(graph)
+    infer_shapes(model)
+    for graph in model.graphs():
+        # The gates first: where its sum is folded into the layer before, a gate is not to be seen any more.
         notes += name_hard_swish(graph)
+        notes += fold_affine(graph)
+        notes += fold_input_scale(graph)
+        notes += name_global_pooling(graph)
     passes.RemoveUnusedNodesPass()(model)
     return notes
 

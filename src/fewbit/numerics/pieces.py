@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows cut into pieces that stay in the processor's cache while several operations go over them."""
+"""Tensors cut into pieces that stay in the processor's cache while several operations go over them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,30 @@ _HOST, _DEVICE = 1 << 15, 1 << 24
 def piece_size(device: torch.device) -> int:
     """About how many elements a piece has on a device."""
     return _HOST if device.type == "cpu" else _DEVICE
+
+
+def parts(x: Tensor, axis: int) -> Iterator[tuple[slice, Tensor]]:
+    """Pieces of a tensor of any shape with the places along one axis they belong to; every element once.
+
+    Args:
+        x: any shape and layout in memory; pieces follow it.
+        axis: the one whose places are told.
+
+    >>> [(place.start, place.stop, list(part.shape)) for place, part in parts(torch.zeros(1, 3, 20000), 1)]
+    [(0, 1, [1, 1, 20000]), (1, 2, [1, 1, 20000]), (2, 3, [1, 1, 20000])]
+    """
+    axis %= x.ndim
+    size = piece_size(x.device)
+    todo = [(0, x)]
+    while todo:
+        start, part = todo.pop()
+        if part.numel() <= size:
+            yield slice(start, start + part.shape[axis]), part
+            continue
+        outer = max(range(x.ndim), key=lambda a: (part.shape[a] > 1, part.stride(a)))
+        width = max(1, part.shape[outer] * size // part.numel())
+        cuts = [(width * i, piece) for i, piece in enumerate(torch.split(part, width, outer))]
+        todo += [(start + at if outer == axis else start, piece) for at, piece in reversed(cuts)]
 
 
 def pieces(rows: Tensor, most_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:

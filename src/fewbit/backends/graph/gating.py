@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rounding one value does to the model's answers, measured for each value by itself in one session.
+
+Every value goes through `If(gate) rounded else value`, and the gates are an input: one graph, compiled once, is the
+float model with all gates closed, and the model with one value rounded with one gate open. No model is built for a
+layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from fewbit.backends.graph.grids import CodeScale
+from fewbit.backends.graph.opset import quantize_domain
+from fewbit.backends.graph.sessions import session
+from fewbit.backends.graph.units import FLOATS
+from fewbit.backends.graph.writing import Writer
+
+_GATES = "fewbit.gates"
+# What turns numbers into a choice: before it an error can be seen long before the choice changes.
+_SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid", "ArgMax", "TopK", "NonMaxSuppression", "Cast", "Squeeze", "Unsqueeze",
+              "Identity", "Reshape", "Transpose", "Flatten")  # fmt: skip
+
+
+class Gated:
+    """A model whose values can be rounded one at a time.
+
+    Args:
+        model: the float model; it is not changed.
+        scales: the values, by name, and the codes they would become.
+    """
+
+    def __init__(self, model: ir.Model, scales: Mapping[str, CodeScale]):
+        twin = model.clone(deep_copy=False)
+        self.values = list(scales)
+        judged = answers(twin.graph)
+        chosen = _put_gates(twin, scales)
+        twin.graph.outputs[:] = [chosen.get(value, value) for value in judged]
+        self._session = session(twin)
+        self._closed = np.zeros(len(self.values), bool)
+
+    def run(self, item: Mapping[str, Any], opened: Sequence[int] = ()) -> list[NDArray[np.float64]]:
+        """The answers to one item, with some values rounded."""
+        gates = self._closed.copy()
+        gates[list(opened)] = True
+        found = self._session.run(None, {**item, _GATES: gates})
+        return [np.asarray(out, np.float64) for out in found]
+
+    def harm(self, items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """For each value: the energy of the error that rounding it alone brings, over that of the answers."""
+        total = dict.fromkeys(self.values, 0.0)
+        for item in items:
+            clean = self.run(item)
+            for index, name in enumerate(self.values):
+                total[name] += distance(clean, self.run(item, [index])) / len(items)
+        return total
+
+
+def answers(graph: ir.Graph) -> list[ir.Value]:
+    """What tells how well a model answers: its float outputs, before what turns them into a choice."""
+    found: dict[ir.Value, None] = {}
+    for value in graph.outputs:
+        at = value
+        while (node := at.producer()) is not None and node.graph is graph and node.op_type in _SQUASHING:
+            before = node.inputs[0]
+            if before is None or before.producer() is None:
+                break
+            at = before
+        found[at] = None
+    for value in found:
+        if value.type is None:
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+    return [value for value in found if value.dtype in FLOATS] or list(graph.outputs)
+
+
+def distance(wanted: Sequence[NDArray[np.float64]], found: Sequence[NDArray[np.float64]]) -> float:
+    """The energy of the difference over that of the answers, each about its own mean; the mean of all outputs."""
+    shares = []
+    for a, b in zip(wanted, found):
+        if a.shape != b.shape:  # as many boxes as were found: another number of them is as wrong as it gets
+            shares.append(1.0)
+            continue
+        energy = float(np.square(a - a.mean()).sum()) if a.size > 1 else float(np.square(a).sum())
+        shares.append(float(np.square(a - b).sum()) / max(energy, 1e-30) if a.size else 0.0)
+    return sum(shares) / max(len(shares), 1)
+
+
+def _put_gates(model: ir.Model, scales: Mapping[str, CodeScale]) -> dict[ir.Value, ir.Value]:
+    """Put a gate behind each value; what its readers read from then on."""
+    found: dict[ir.Value, ir.Value] = {}
+    graph, write = model.graph, Writer(model.graph)
+    gates = ir.Value(name=_GATES, shape=ir.Shape([len(scales)]), type=ir.TensorType(ir.DataType.BOOL))
+    graph.inputs.append(gates)
+    values = {value.name: value for node in graph for value in node.outputs} | {v.name: v for v in graph.inputs}
+    domain = quantize_domain(model)
+    for index, (name, scale) in enumerate(scales.items()):
+        value = values[name]
+        readers = [(use.node, use.idx) for use in value.uses()]
+        number = write.constant(f"{name}.gate.index", np.array(index, np.int64))
+        grid = [
+            write.constant(f"{name}.gate.scale", np.array(scale.scale, np.float32)),
+            write.constant(f"{name}.gate.zero", np.array(scale.zero, np.uint8)),
+        ]
+        gate = write.node("Gather", [gates, number], f"{name}.gate")
+        codes = write.node("QuantizeLinear", [value, *grid], f"{name}.gate.codes", domain=domain)
+        rounded = write.node("DequantizeLinear", [codes.outputs[0], *grid], f"{name}.gate.rounded", domain=domain)
+        same = write.node("Identity", [value], f"{name}.gate.same")
+        branches = {"then_branch": _branch([codes, rounded], value), "else_branch": _branch([same], value)}
+        chosen = write.node("If", [gate.outputs[0]], f"{name}.gate.chosen", branches)
+        nodes = [gate, chosen]
+        producer = value.producer()
+        if producer is None or producer.graph is not graph:
+            graph.insert_before(graph[0], nodes)
+        else:
+            graph.insert_after(producer, nodes)
+        for node, place in readers:
+            node.replace_input_with(place, chosen.outputs[0])
+        found[value] = chosen.outputs[0]
+        found[value].type, found[value].shape = value.type or ir.TensorType(ir.DataType.FLOAT), value.shape
+    return found
+
+
+def _branch(nodes: list[ir.Node], like: ir.Value) -> ir.Graph:
+    out = nodes[-1].outputs[0]
+    out.type, out.shape = like.type or ir.TensorType(ir.DataType.FLOAT), like.shape
+    return ir.Graph([], [out], nodes=nodes, name=out.name)

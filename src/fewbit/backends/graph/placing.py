@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of a view that places: sites, harm, place, settle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from fewbit.backends.graph.catalogue import output_point
+from fewbit.backends.graph.emit import emit
+from fewbit.backends.graph.gating import Gated
+from fewbit.backends.graph.grids import CodeScale, code_scales, families
+from fewbit.backends.graph.placement import NO_REASON, TOO_HARMFUL, Board, Harm, Placement
+from fewbit.backends.graph.targets import Shape, target_of
+from fewbit.backends.graph.units import Unit, units
+from fewbit.model.placing import Placed, Rounding
+from fewbit.model.points import Point
+from fewbit.numerics.qparams import QParams
+from fewbit.numerics.qtensor import QTensor
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A placement, and the names of its units, which outlive them."""
+
+    names: frozenset[str]
+    placement: Placement
+
+
+class Placing:
+    """A graph of which some is to compute in integers.
+
+    Args:
+        model: the graph.
+        shapes: of its float values, for one sample.
+        target: the runtime's name.
+    """
+
+    def __init__(self, model: ir.Model, shapes: Mapping[str, Shape], target: str | None):
+        self._model = model
+        self.board = Board(units(model.graph), target_of(target), shapes)
+        self.points = {_point(value): value for value in self.board.sites()}
+
+    def harm(self, grids: Mapping[Point, QParams], items: Sequence[Mapping[str, Any]]) -> dict[Point, float]:
+        """What rounding each value alone does to the answers."""
+        scales = {self.points[point].name or "": scale_of(grid) for point, grid in grids.items()}
+        found = Gated(self._model, scales).harm(items)
+        return {point: found[self.points[point].name or ""] for point in grids}
+
+    def place(
+        self,
+        rounding: Mapping[Point, Rounding],
+        weights: Mapping[str, float],
+        price: float,
+        forbidden: Mapping[str, str],
+    ) -> Placed:
+        """The choice."""
+        harm = self._harm(rounding, weights)
+        free = self.board.place(harm, 0.0, forbidden)
+        found = self.board.place(harm, free.before / price, forbidden) if price < float("inf") else free
+        kept = {unit.name: self._reason(unit, free, forbidden) for unit in self.board.units if unit not in found.units}
+        layers = frozenset(unit.name for unit in found.units if unit.layer is not None)
+        counts = Counter(unit.nodes[0].op_type for unit in found.units if unit.kind not in ("pass", "affine"))
+        rounded = {
+            value for unit in found.units for edge in (*unit.reads, unit.out) for value in self.board.roots(edge)
+        }
+        sites = frozenset(point for point, value in self.points.items() if value in rounded)
+        names = frozenset(unit.name for unit in found.units)
+        own = Choice(names, found)
+        return Placed(self.board.target.name, layers, sites, counts, kept, found.before, found.after, found.harm, own)
+
+    def settle(self, placed: Placed, ranges: Mapping[Point, Range], weights: Mapping[str, QTensor]) -> None:
+        """Write the choice into the graph."""
+        known = {self.points[point].name or "": ends for point, ends in ranges.items()}
+        whole = {edge.value.name or "": found for edge in self.board.edges if (found := self._range(edge.value, known))}
+        # A layer may have been given a bias meanwhile: a node of its own, and another value that everyone reads.
+        fresh = frozenset(unit for unit in units(self._model.graph) if unit.name in placed.own.names)
+        for unit in fresh:
+            if unit.kind == "hard_sigmoid":
+                whole[unit.out.name or ""] = (0.0, 1.0)
+            elif unit.layer is not None and unit.out.name not in whole:
+                whole[unit.out.name or ""] = whole[unit.nodes[0].outputs[0].name or ""]
+        placement = replace(placed.own.placement, units=fresh)
+        emit(self._model, placement, code_scales(families(fresh), whole), weights)
+
+    def _harm(self, rounding: Mapping[Point, Rounding], weights: Mapping[str, float]) -> Harm:
+        """A weight's own noise does to the answers what the same noise of rounding the layer's output does."""
+        values = {self.points[point].name or "": it for point, it in rounding.items()}
+        shares = {}
+        for unit in self.board.units:
+            it = values.get(unit.out.name or "")
+            if unit.layer is not None and unit.name in weights and it is not None:
+                shares[unit.name] = weights[unit.name] * it.harm / max(it.noise, 1e-12)
+        return Harm({name: it.harm for name, it in values.items()}, shares)
+
+    def _reason(self, unit: Unit, free: Placement, forbidden: Mapping[str, str]) -> str:
+        named = next((forbidden[name] for node in unit.nodes if (name := node.name or "") in forbidden), None)
+        return named or self.board.refused(unit) or (TOO_HARMFUL if unit in free.units else NO_REASON)
+
+    def _range(self, value: ir.Value, known: Mapping[str, Range]) -> Range | None:
+        """The range of a value: its own, or what follows from those it consists of."""
+        unit = self.board.derived.get(value)
+        if unit is None:
+            return known.get(value.name or "")
+        parts = [found for part in unit.reads if (found := self._range(part, known)) is not None]
+        if not parts:
+            return None
+        low, high = min(low for low, _ in parts), max(high for _, high in parts)
+        return (
+            (low * unit.factor + unit.offset, high * unit.factor + unit.offset)
+            if unit.kind == "affine"
+            else (low, high)
+        )
+
+
+def scale_of(grid: QParams) -> CodeScale:
+    """Scale and zero point of one value as uint8 has them."""
+    lowest = int(grid.grid.dtype.lowest)
+    zero = 0 if grid.zero_point is None else int(grid.zero_point.reshape(-1)[0])
+    return CodeScale(float(grid.scale.reshape(-1)[0]), zero - lowest)
+
+
+def _point(value: ir.Value) -> Point:
+    node = value.producer()
+    if node is None or node.outputs[0] is not value:  # an input of the graph, or one of several parts
+        return output_point(value.name or "", "Input" if node is None else node.op_type)
+    return output_point(node.name or "", node.op_type)

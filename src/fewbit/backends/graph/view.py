@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The view of an ONNX graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from fewbit import __version__
+from fewbit.backends.graph.catalogue import Catalogue, catalogue
+from fewbit.backends.graph.executed import executed
+from fewbit.backends.graph.layers import Layer
+from fewbit.backends.graph.opening import open_graph, quantized_nodes
+from fewbit.backends.graph.opset import BY_AXIS, raise_opset
+from fewbit.backends.graph.placing import Placing
+from fewbit.backends.graph.repair import repair
+from fewbit.backends.graph.rescaling import rescale
+from fewbit.backends.graph.running import Sight, run
+from fewbit.backends.graph.saving import save, to_proto
+from fewbit.backends.graph.sessions import session
+from fewbit.backends.graph.shaping import value_shapes
+from fewbit.backends.graph.shifting import shift
+from fewbit.backends.graph.structure import find_structure
+from fewbit.backends.graph.weights import read_weight, write_weight
+from fewbit.backends.graph.writing_codes import Pending, write_codes
+from fewbit.errors import UsageError, nearest
+from fewbit.model.placing import Placed, Rounding
+from fewbit.model.points import Point, Role
+from fewbit.model.structure import Structure
+from fewbit.model.watch import Watch
+from fewbit.numerics.grid import Grid
+from fewbit.numerics.qparams import QParams
+from fewbit.numerics.qtensor import QTensor
+from fewbit.record import Record
+from fewbit.schemes.config import Config
+
+Feed = Mapping[str, Any]
+
+
+class GraphView:
+    """An ONNX graph under the verbs of `ModelView`.
+
+    Args:
+        model: the graph, opened; the view changes it in place.
+        source: what it was read from, which messages name and datasets are held against.
+    """
+
+    can = frozenset({"structure", "rescale", "shift", "prune", "place"})
+
+    def __init__(self, model: ir.Model, source: Any = None):
+        self.model = model
+        self.source = source
+        self._known: Catalogue | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._placings: dict[str | None, Placing] = {}
+        self._written = Pending()
+        self.target: str | None = None
+        self._noted: dict[tuple[str, str], None] = {}
+
+    @classmethod
+    def of(cls, source: Any) -> GraphView:
+        """The view of a path or a `ModelProto`: opened, brought to an operator set that has integers, and repaired."""
+        model = open_graph(source)
+        view = cls(model, source)
+        if not quantized_nodes(model):
+            notes = raise_opset(model, BY_AXIS, fallback=10)
+            notes += repair(model)
+            view._noted = dict.fromkeys(notes)
+        return view
+
+    # looking
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What opening and running showed, as `(node, what)`."""
+        return list(self._noted)
+
+    def points(self, match: Callable[[Point], bool] | None = None) -> list[Point]:
+        """Every point that matches, in order."""
+        return [point for point in self._look().points if match is None or match(point)]
+
+    def skipped(self) -> list[tuple[str, str]]:
+        """Nodes with matrices that stay as they are, each with the reason."""
+        return self._look().skipped
+
+    def quantized(self) -> list[str]:
+        """Nodes of quantized models."""
+        return quantized_nodes(self.model)
+
+    def probe(self, item: Feed) -> None:
+        """Learn the shapes of all values."""
+        self._shapes = value_shapes(self.model, item)
+        self._placings.clear()
+
+    def size(self) -> int:
+        """Bytes of all initializers."""
+        return sum(
+            value.const_value.nbytes
+            for graph in (self.model.graph, *self.model.graph.subgraphs())
+            for value in graph.initializers.values()
+            if value.const_value is not None
+        )
+
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """Every node by name, with its operator."""
+        return {node.name or "": (node.op_type,) for node in self.model.graph.all_nodes()}
+
+    def types(self, layer: str) -> tuple[str, ...]:
+        """The operator of a node."""
+        known = self.layers()
+        if layer not in known:
+            raise UsageError(f"the model has no node {layer!r}", expected=nearest(layer, known)[:300])
+        return known[layer]
+
+    def edges(self) -> list[tuple[str, str]]:
+        """Who gives to whom, as pairs of node names."""
+        return [
+            (node.name or "", use.node.name or "")
+            for node in self.model.graph.all_nodes()
+            for value in node.outputs
+            for use in value.uses()
+        ]
+
+    def read(self, point: Point) -> Tensor:
+        """A weight in fewbit's layout; not to be changed."""
+        return read_weight(self.layer(point))
+
+    # running
+
+    def run(self, items: Iterable[Feed], watch: Mapping[Point, Watch]) -> int:
+        """Run the model over items, show what is asked about each watched activation, return the number of items."""
+        return run(self.model, items, [self._sight(point, what) for point, what in watch.items()])
+
+    def structure(self, item: Feed | None = None) -> Structure:
+        """Who feeds whom; the graph alone says it."""
+        return find_structure(self.model)
+
+    def answers(self, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
+        """The float outputs of the model for each item."""
+        self._flush()
+        ready = session(self.model)
+        for item in items:
+            found = (np.asarray(out) for out in ready.run(None, dict(item)))
+            yield [torch.from_numpy(out) for out in found if np.issubdtype(out.dtype, np.floating)]
+
+    # placing
+
+    def sites(self, target: str | None) -> list[Point]:
+        """Activations that may become codes, in order; after `probe`."""
+        return list(self._placing(target).points)
+
+    def harm(self, target: str | None, grids: Mapping[Point, QParams], items: Sequence[Feed]) -> dict[Point, float]:
+        """The error in the model's answers that rounding each activation alone brings."""
+        return self._placing(target).harm(grids, items)
+
+    def place(
+        self,
+        target: str | None,
+        *,
+        rounding: Mapping[Point, Rounding],
+        weights: Mapping[str, float],
+        price: float,
+        forbidden: Mapping[str, str],
+    ) -> Placed:
+        """What computes in integers."""
+        return self._placing(target).place(rounding, weights, price, forbidden)
+
+    def settle(
+        self, placed: Placed, activations: Mapping[Point, tuple[float, float]], weights: Mapping[str, QTensor]
+    ) -> None:
+        """Write a choice into the graph."""
+        self._placing(placed.target).settle(placed, activations, weights)
+        self._placings.clear()
+        self._known = None
+
+    # changing
+
+    def write(self, point: Point, tensor: Tensor) -> None:
+        """Replace a weight, for every node that reads it."""
+        if tuple(tensor.shape) != point.shape:
+            raise UsageError(f"a tensor of shape {tuple(tensor.shape)}", where=point.name, expected=point.shape)
+        write_weight(self.model.graph, self.layer(point), tensor)
+        self._known = None
+
+    def rescale(self, producer: str, consumers: Sequence[str], channels: Sequence[int], factors: Tensor) -> None:
+        """Divide the producer's output channels by `factors` and multiply the consumers' inputs by them."""
+        rescale(self.model, producer, consumers, channels, factors)
+        self._known = None
+
+    def shift(self, layer: str, amount: Tensor) -> None:
+        """Add an amount to the output channels of a layer."""
+        shift(self.model, layer, amount)
+        self._known = None
+
+    def prune(self, point: Point, mask: Tensor) -> None:
+        """Set what the mask does not keep to zero."""
+        self.write(point, torch.where(mask.bool(), self.read(point), 0))
+
+    def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
+        """Keep a weight as these codes; put a layer's input on a grid whose scales are found in each call."""
+        if point.role is Role.weight and isinstance(how, QTensor) and how.shape == point.shape:
+            for user in point.users:
+                self._written.codes[user.rpartition(".")[0]] = how
+        elif point.role is Role.input and isinstance(how, Grid):
+            self._written.dynamic.add(point.layer)
+        else:
+            raise UsageError(
+                f"{point.name} cannot be quantized by a {type(how).__name__} alone",
+                where=point.name,
+                expected="codes for a weight, a grid for an input; fixed scales are for the whole graph to place",
+                try_="fewbit.quantize(model, dataset), which places them",
+            )
+
+    def signature(self) -> Any:
+        """A path or a `ModelProto`."""
+        return to_proto(self.model) if isinstance(self.source, ir.Model) else self.source
+
+    def copy(self) -> GraphView:
+        """A view of a copy; tensors are shared, and never changed in place."""
+        self._flush()
+        twin = GraphView(self.model.clone(deep_copy=False), self.source)
+        twin._noted, twin._shapes = dict(self._noted), dict(self._shapes)
+        return twin
+
+    def native(self) -> Any:
+        """The model as what it was given as: a `ModelProto`, or a model of onnx-ir."""
+        self._flush()
+        return self.model if isinstance(self.source, ir.Model) else to_proto(self.model)
+
+    def save(self, path: Path, *, overwrite: bool = False) -> Path:
+        """Write the model to a file, whole or not at all."""
+        self._flush()
+        return save(self.model, path, overwrite=overwrite)
+
+    def sign(self, config: Config, record: Record) -> None:
+        """Leave in the model's metadata what was done to it; the record of each layer is a file beside it."""
+        self.model.metadata_props["fewbit"] = json.dumps({"version": __version__, **record.facts}, default=str)
+
+    def executed(self) -> dict[str, Any]:
+        """What ONNX Runtime really runs of the model: how many operators of each kind, in integers and in float."""
+        self._flush()
+        return executed(self.model).facts()
+
+    # inside
+
+    def layer(self, point: Point) -> Layer:
+        """The layer a point belongs to."""
+        found = self._look().layers
+        if point.layer not in found:
+            raise UsageError(f"the model has no layer {point.layer!r}", expected=nearest(point.layer, found)[:300])
+        return found[point.layer]
+
+    def _flush(self) -> None:
+        """Write what was only noted: how a weight is kept depends on what becomes of its layer's input."""
+        if self._written.codes:
+            write_codes(self.model, self._look().layers, self._written, self.target)
+            self._written = Pending()
+            self._known = None
+
+    def _look(self) -> Catalogue:
+        if self._known is None:
+            self._known = catalogue(self.model)
+        return self._known
+
+    def _placing(self, target: str | None) -> Placing:
+        if target not in self._placings:
+            self._placings[target] = Placing(self.model, self._shapes, target)
+        return self._placings[target]
+
+    def _sight(self, point: Point, watch: Watch) -> Sight:
+        if point.role is Role.input:
+            layer = self.layer(point)
+            value = layer.node.inputs[layer.reads]
+            assert value is not None
+            return Sight(value.name or "", layer.features, watch, layer)
+        if point.role is Role.output:
+            return Sight(self._value(point).name or "", None, watch)
+        raise UsageError(f"{point.name} cannot be watched", expected="an input or an output of a node")
+
+    def _value(self, point: Point) -> ir.Value:
+        """What a node gives, or an input of the graph."""
+        for placing in self._placings.values():
+            if point in placing.points:
+                return placing.points[point]
+        for node in self.model.graph:
+            if node.name == point.layer:
+                return node.outputs[0]
+        for value in self.model.graph.inputs:
+            if value.name == point.layer:
+                return value
+        raise UsageError(f"the model has no node {point.layer!r}", expected=nearest(point.layer, self.layers())[:300])

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placing: views of graphs that choose, for a runtime, what computes in integers.
+
+A module quantizes the input of each layer. In a graph the activations between layers can stay codes all along, and what
+that is worth depends on the runtime: which operators it has in integers, what they cost, what lies between them. So
+such a view, which has `place` in `can`, offers the values that may become codes (`sites`), measures what rounding each
+does to the model's answers (`harm`), and chooses (`place`) before anything is changed (`settle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fewbit.model.points import Point
+from fewbit.model.view import ModelView
+from fewbit.numerics.qparams import QParams
+from fewbit.numerics.qtensor import QTensor
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding one activation does.
+
+    Args:
+        noise: the energy of the error in the activation, over its own.
+        harm: the energy of the error in the model's answers that comes of it, over theirs.
+    """
+
+    noise: float
+    harm: float
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What computes in integers.
+
+    Args:
+        target: the runtime.
+        layers: layers whose weight becomes codes, by name.
+        sites: activations that become codes.
+        integer: how many nodes of each operator compute in integers.
+        kept: nodes that could and do not, by name, each with the reason.
+        time_before: what the float model costs, in a target's own units.
+        time_after: what this costs.
+        harm: the share of error in the answers that is expected.
+        own: the backend's own description.
+    """
+
+    target: str | None
+    layers: frozenset[str]
+    sites: frozenset[Point]
+    integer: Mapping[str, int]
+    kept: Mapping[str, str]
+    time_before: float
+    time_after: float
+    harm: float
+    own: Any = None
+
+
+class PlacingView(ModelView, Protocol):
+    """The verbs of a view with `place` in `can`: of a graph, kept in a file of its own."""
+
+    def edges(self) -> list[tuple[str, str]]:
+        """Who gives to whom, as pairs of the names in `layers`."""
+
+    def save(self, path: Path, *, overwrite: bool = False) -> Path:
+        """Write the model to a file, whole or not at all."""
+
+    def sites(self, target: str | None) -> list[Point]:
+        """Activations that may become codes, in order; after `probe`."""
+
+    def harm(self, target: str | None, grids: Mapping[Point, QParams], items: Sequence[Any]) -> dict[Point, float]:
+        """The energy of the error in the model's answers, over theirs, that rounding each activation alone brings."""
+
+    def place(
+        self,
+        target: str | None,
+        *,
+        rounding: Mapping[Point, Rounding],
+        weights: Mapping[str, float],
+        price: float,
+        forbidden: Mapping[str, str],
+    ) -> Placed:
+        """What computes in integers.
+
+        Args:
+            target: the runtime.
+            rounding: of the activations.
+            weights: the noise that rounding its weight puts on the output of each layer, by its name.
+            price: the error that is worth the time of the whole float model; infinite if only time counts.
+            forbidden: nodes that stay in float, by name, each with the reason.
+        """
+
+    def settle(
+        self, placed: Placed, activations: Mapping[Point, tuple[float, float]], weights: Mapping[str, QTensor]
+    ) -> None:
+        """Make it so.
+
+        Args:
+            placed: the choice.
+            activations: the range of each activation, low and high.
+            weights: the codes of each layer's weight, by the layer's name.
+        """
+
+    def executed(self) -> dict[str, Any]:
+        """What the runtime really runs of the model: operators in integers and in float, as plain data."""
