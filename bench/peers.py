@@ -19,7 +19,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ENVS = ROOT / ".bench" / "envs"
 PINS = Path(__file__).parent / "peers"
-FIRST_IMPORT = {"quark": "import quark.torch", "torchao": "import torchao.quantization"}
+FIRST_IMPORT = {
+    "nncf": "import nncf",
+    "ort": "import onnxruntime.quantization",
+    "quark": "import quark.torch",
+    "torchao": "import torchao.quantization",
+}
 
 
 def python_of(peer: str) -> Path:

@@ -15,6 +15,7 @@ from fewbit import cli, registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+ONNX = (ROOT / "docs" / "onnx.md").read_text()
 BIN = Path(sys.executable).parent
 # The set-up commands are what runs these tests; a new clone is tried by hand before an issue is closed.
 SET_UP = ("make ", "pip install", "source ")
@@ -64,6 +65,42 @@ def after_the_commands(demo):
 def test_the_readmes_commands_and_programs_run(after_the_commands, number):
     result = run([sys.executable, "-c", blocks("python")[number]], after_the_commands)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_readme_shows_what_is_printed(after_the_commands):
+    """Numbers are left out: they are of the machine that trained the demo's network."""
+    shown = blocks("text")[0]
+    command = next(line for block in blocks("bash") for line in block.splitlines() if "/small.onnx" in line)
+    assert shown.splitlines()[-1].startswith("in fewbit-demo/small.onnx;")
+    result = run(["bash", "-c", f"{command} --overwrite"], after_the_commands)
+    assert re.sub(r"[\d.e-]*\d", "#", result.stdout) == re.sub(r"[\d.e-]*\d", "#", shown), result.stderr
+
+
+def test_the_onnx_page_names_every_target_option_fact_and_preset():
+    from dataclasses import fields
+
+    from fewbit.backends.graph.executed import Executed
+    from fewbit.backends.graph.targets import TARGETS
+    from fewbit.engine.options import Options
+
+    options = ONNX.partition("## Options")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == {f.name for f in fields(Options)} - {"target"}
+    targets = ONNX.partition("## Targets")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", targets, re.MULTILINE)) == set(TARGETS)
+    assert all(f"`{field.name}`" in ONNX for field in fields(Executed))
+
+
+PRESETS = re.findall(r"`(\w+)`", re.search(r"Presets that work for ONNX files: (.*)", ONNX).group(1))
+MODES = re.findall(r"`(\w+)`", re.search(r"the modes (`int8_asym`.*)\.", ONNX).group(1))
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *MODES])
+def test_the_presets_and_modes_of_the_onnx_page_work(demo, name):
+    import fewbit
+
+    model, data = demo / "fewbit-demo" / "model.onnx", demo / "fewbit-demo" / "npz"
+    made = fewbit.quantize(model, data, preset=name) if name in PRESETS else fewbit.compress_weights(model, mode=name)
+    assert len(made.SerializeToString()) < 0.5 * model.stat().st_size
 
 
 def test_the_readme_counts_the_demos_presets():

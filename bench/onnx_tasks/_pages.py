@@ -30,7 +30,8 @@ def page(part: str, random: np.random.Generator, width: int, height: int) -> tup
     blocks: list[Block] = []
     top = height // 20
     if random.random() < 0.6:
-        top = _title(part, random, pen, blocks, face, (width // 8, top, width - width // 8, height), 2 * size, ink) + size
+        place = (width // 8, top, width - width // 8, height)
+        top = _title(part, random, pen, blocks, face, place, 2 * size, ink) + size
     step = (width - gap) // columns
     for column in range(columns):
         left, y = gap + column * step, top

@@ -43,7 +43,8 @@ def font(index: int, size: int) -> ImageFont.FreeTypeFont:
 
 def colours(random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Dark ink on light paper, both nearly grey."""
-    ink, paper = random.integers(0, 60) + random.integers(0, 30, 3), random.integers(205, 246) + random.integers(0, 10, 3)
+    ink = random.integers(0, 60) + random.integers(0, 30, 3)
+    paper = random.integers(205, 246) + random.integers(0, 10, 3)
     return tuple(map(int, ink)), tuple(map(int, paper))
 
 

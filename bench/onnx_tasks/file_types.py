@@ -19,11 +19,12 @@ MAIN = "accuracy"
 PIECE = 6000
 # Pygments' names of languages that Magika calls otherwise
 OTHERS = {
-    "rb": "ruby", "make": "makefile", "js": "javascript", "bash": "shell", "csharp": "cs", "nasm": "asm", "ts": "typescript",
-    "md": "markdown", "common-lisp": "lisp", "emacs": "lisp", "docker": "dockerfile", "objective-c": "objectivec",
+    "rb": "ruby", "make": "makefile", "js": "javascript", "bash": "shell", "csharp": "cs", "nasm": "asm",
+    "ts": "typescript", "md": "markdown", "common-lisp": "lisp", "emacs": "lisp", "docker": "dockerfile",
     "protobuf": "proto", "tex": "latex", "delphi": "pascal", "coffee-script": "coffeescript", "fortranfixed": "fortran",
     "gas": "asm", "pot": "po", "registry": "winregistry", "splus": "r", "vb.net": "vba", "xslt": "xml", "udiff": "diff",
-    "systemverilog": "verilog", "tsx": "typescript", "perl6": "perl", "sqlite3": "sql", "tsql": "sql", "bat": "batch",
+    "systemverilog": "verilog", "tsx": "typescript", "perl6": "perl", "sqlite3": "sql", "tsql": "sql",
+    "bat": "batch", "objective-c": "objectivec",
 }  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def model() -> Path:
 
 
 def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, str]]:
-    """Example files of Pygments in languages that Magika knows, long ones cut in up to four; every third to judge on."""
+    """Example files of Pygments in languages that Magika knows, long ones cut; every third piece to judge on."""
     known = set(_labels())
     files = [(OTHERS.get(path.split("/")[0], path.split("/")[0]), data) for path, data in sorted(_sources().items())]
     pieces = [

@@ -59,7 +59,7 @@ def model() -> Path:
 
 
 def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, list]]:
-    """To calibrate, single passages; to judge, batches of questions and of passages of like length. `[2, batch, tokens]`
+    """To calibrate, single passages; to judge, batches of texts of like length, `[2, batch, tokens]`.
 
     The label says which texts a batch holds: `["question" | "passage", index]` each.
     """
@@ -74,7 +74,8 @@ def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, l
         batches = [[("passage", i, row["passage"])] for i, row in enumerate(rows[:CALIBRATION])]
     else:
         pairs = list({row["passage"]: row["question"] for row in rows}.items())[:PAIRS]
-        texts = [(kind, i, pair[kind == "question"]) for kind in ("question", "passage") for i, pair in enumerate(pairs)]
+        kinds = ("passage", "question")
+        texts = [(kind, i, text) for i, pair in enumerate(pairs) for kind, text in zip(kinds, pair)]
         texts.sort(key=lambda text: len(text[2]))
         batches = [texts[i : i + BATCH] for i in range(0, len(texts), BATCH)]
     for batch in batches:

@@ -38,7 +38,7 @@ def feed(raw: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def score(answers: list, labels: list, expected: list) -> dict[str, float]:
-    """The share of pairs, at least 5 dB apart, whose overall score is in order; the mean distance to the float score."""
+    """The share of pairs at least 5 dB apart whose overall score is in order; how near the scores are to float."""
     found, wanted = (np.array([outputs[0][0] for outputs in part]) for part in (answers, expected))
     apart = np.subtract.outer(labels, labels)
     better = np.subtract.outer(found[:, 2], found[:, 2]) > 0

@@ -21,7 +21,7 @@ def model() -> Path:
 
 
 def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """Eight seconds in which prompts and pauses take turns, in noise; the label says which frames are loud with speech."""
+    """Eight seconds in which prompts and pauses take turns, in noise; the label says which frames are loud."""
     from . import _sound
 
     prompts = _sound.prompts(part)
@@ -34,9 +34,10 @@ def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, l
         power = np.square(clean).reshape(FRAMES, FRAME).mean(1)
         level = power.max()
         noisy = clean + _sound.noise(random, len(clean)) * np.sqrt(level) * 10 ** (-random.uniform(15, 40) / 20)
-        yield (noisy * random.uniform(0.2, 0.9) / np.abs(noisy).max() * 32767).astype(np.int16), [
-            int(p > level * 1e-3) - int(level * 1e-6 < p <= level * 1e-3) for p in power
-        ]
+        yield (
+            (noisy * random.uniform(0.2, 0.9) / np.abs(noisy).max() * 32767).astype(np.int16),
+            [int(p > level * 1e-3) - int(level * 1e-6 < p <= level * 1e-3) for p in power],
+        )
 
 
 def feed(raw: np.ndarray) -> dict[str, np.ndarray]:

@@ -47,6 +47,7 @@ _PUBLIC = {
     "PerTensorMSEObserver": "fewbit.observers._names",
     "ModelQuantizer": "fewbit.engine.quantizer",
     "quantize": "fewbit.engine.verbs",
+    "quantize_with_accuracy_control": "fewbit.engine.accuracy",
     "compress_weights": "fewbit.engine.verbs",
     "plan": "fewbit.engine.verbs",
     "Plan": "fewbit.engine.plan",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from fewbit.data.findings import DataReport, Finding
     from fewbit.data.fixing import fix_dataset
     from fewbit.data.sample import Sample
+    from fewbit.engine.accuracy import quantize_with_accuracy_control
     from fewbit.engine.delivering import export, load
     from fewbit.engine.plan import Plan
     from fewbit.engine.quantizer import ModelQuantizer

@@ -227,7 +227,7 @@ def test_texts_without_a_tokenizer(run, folder, tmp_path):
     ],
 )
 def test_faults_come_before_the_work_and_leave_nothing(run, tmp_path, monkeypatch, arguments, code, what):
-    monkeypatch.setattr(ModelQuantizer, "quantize_model", lambda *_, **__: pytest.fail("the work started"))
+    monkeypatch.setattr(ModelQuantizer, "quantize_view", lambda *_, **__: pytest.fail("the work started"))
     found, out, err = run("quantize", *arguments)
     assert found == code and what in err and not out and not (tmp_path / "out").exists()
 
@@ -325,6 +325,6 @@ def test_a_format_and_its_options(run, tmp_path):
     ],
 )
 def test_wrong_options_of_data_come_before_the_work(run, broken, tmp_path, monkeypatch, arguments, what):
-    monkeypatch.setattr(ModelQuantizer, "quantize_model", lambda *_, **__: pytest.fail("the work started"))
+    monkeypatch.setattr(ModelQuantizer, "quantize_view", lambda *_, **__: pytest.fail("the work started"))
     code, out, err = run("quantize", "build.py:make", "-o", "out", *arguments)
     assert code == 2 and what in err and not out and not (tmp_path / "out").exists()

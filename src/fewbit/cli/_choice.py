@@ -4,11 +4,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fewbit import registry
 from fewbit.cli._reference import load_function
 from fewbit.errors import UsageError
+
+Model = Annotated[
+    str, typer.Argument(help="An .onnx file, a Hugging Face folder, a .pt2, a state dict, or file.py:function.")
+]
+Factory = Annotated[str | None, typer.Option(help="For a state dict: file.py:function that returns the model.")]
+Preset = Annotated[str | None, typer.Option(help="A preset; w8a8 when neither this nor --config is given.")]
+Configuration = Annotated[Path | None, typer.Option(help="A configuration, .json or .yaml.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="A new folder; for an ONNX model a new file.")]
+Target = Annotated[
+    str | None, typer.Option(help="Where an ONNX model will run: onnxruntime (if not given), openvino or generic.")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option(help="Leave this layer in float: a name, a glob, or re: and an expression.")
+]
+Overwrite = Annotated[bool, typer.Option(help="Replace an earlier result there.")]
 
 
 def configuration(preset: str | None, config: Path | None) -> Any:
@@ -26,7 +43,7 @@ def configuration(preset: str | None, config: Path | None) -> Any:
 
 
 def network(model: str, factory: str | None) -> Any:
-    """The model that the command line names.
+    """The model that the command line names: opened as a module, or its path where a backend reads it as it is.
 
     Raises:
         UsageError: nothing there that can be opened, a factory for something that needs none.
@@ -36,8 +53,12 @@ def network(model: str, factory: str | None) -> Any:
     from fewbit.modules.opening import open_model
 
     place = Path(model).expanduser()
-    if factory is not None and (registry.is_reference(model) or (place.is_dir() and not is_export(place))):
+    as_it_is = any(registry.get("backends", name).accepts(model) for name in registry.names("backends"))
+    complete = as_it_is or registry.is_reference(model) or (place.is_dir() and not is_export(place))
+    if factory is not None and complete:
         raise UsageError(f"--factory for {model}, which says itself how it is built", where="--factory")
+    if as_it_is:
+        return model
     reference = model if registry.is_reference(model) else factory
     if reference is not None:
         load_function(reference, returns="the model")

@@ -50,7 +50,7 @@ class Tokens:
 
     Args:
         folder: the model's, with its tokenizer.
-        network: the model.
+        network: the model, or what says which inputs it has.
         first: a row, which says how rows are laid out.
         column: the column that holds the text, instead of the one that looks like it.
         max_length: the most tokens of a row; longer ones are cut.
@@ -88,7 +88,11 @@ class Tokens:
             self._empty.add(row.place)
         ids = ids[: self._longest] or [self.tokenizer.eos_token_id or 0]
         tokens = torch.tensor([ids])
-        found = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        found = {
+            "input_ids": tokens,
+            "attention_mask": torch.ones_like(tokens),
+            "token_type_ids": torch.zeros_like(tokens),  # a text alone is the first of a pair
+        }
         if getattr(self._config, "is_encoder_decoder", False):
             start = torch.tensor([[self._config.decoder_start_token_id or 0]])  # type: ignore[union-attr]
             found["decoder_input_ids"] = torch.cat([start, tokens[:, :-1]], dim=1)
@@ -112,6 +116,15 @@ class Tokens:
             values = [message.get("content") for message in values[0]]  # type: ignore[union-attr]
         text = "\n".join(value for value in values if isinstance(value, str))
         return list(self.tokenizer(text, verbose=False)["input_ids"])
+
+
+def home_of(model: str) -> Path:
+    """The folder of a model with its tokenizer, beside the file or one above: `onnx/model.onnx` is a common layout."""
+    place = Path(model).expanduser()
+    if not place.is_file():
+        return place
+    folders = place.absolute().parents[:2]
+    return next((folder for folder in folders if has_tokenizer(folder)), folders[0])
 
 
 def open_tokenizer(folder: Path) -> Any:

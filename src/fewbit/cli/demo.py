@@ -10,17 +10,22 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fewbit.cli import _classifier, _digits, _output
+from fewbit.cli import _classifier, _classifier_onnx, _digits, _output
 from fewbit.errors import FewbitError, MissingLibrary, UsageError
 
 _MARK = ".made-by-fewbit-demo"
+_TITLES = {
+    "module": "A classifier of digits, trained just now and quantized (597 digits it has not seen):",
+    "onnx": "The same as an ONNX file, quantized from the samples in npz/ and run in ONNX Runtime:",
+}
 
 
 def command(
     folder: Annotated[Path, typer.Option(help="Where to put the demo's files.")] = Path("fewbit-demo"),
     json: Annotated[bool, typer.Option("--json", help="Print what was shown as JSON.")] = False,
 ) -> int:
-    """Make a small dataset in every format, check it, open it; train a small network and quantize it in many ways.
+    """Make a small dataset in every format, check it, open it; train a small network and quantize it in many ways, as a
+    PyTorch module and as an ONNX file.
 
     Examples:
 
@@ -29,7 +34,8 @@ def command(
         fewbit demo --json
     """
     _prepare(folder)
-    model = _optional(lambda: _digits.model(folder / "model.onnx"))
+    trained = _optional(lambda: _classifier.make(folder))
+    model = _optional(lambda: _onnx_file(trained, folder / "model.onnx"))
     results = []
     for name, make in _digits.MAKERS.items():
         result = _one_format(name, make, folder / name, model)
@@ -37,19 +43,27 @@ def command(
         if not json:
             _show(result)
     damaged = _damage(folder / "image_folder", folder / "damaged")
-    network = _optional(lambda: _classifier.quantized(*_classifier.make(folder)))
+    tables = {} if trained is None else {"module": _optional(lambda: _classifier.quantized(*trained))}
+    if trained is not None and model is not None:
+        held_out = (array.numpy() for array in trained[1:])
+        tables["onnx"] = _optional(lambda: _classifier_onnx.quantized(model, folder / "npz", *held_out))
     if json:
-        _output.print_json({"formats": results, "damaged": damaged.to_dict(), "quantized": network})
+        _output.print_json({"formats": results, "damaged": damaged.to_dict(), "quantized": tables})
     else:
         out = _output.stdout()
         out.print("\nAnd a damaged copy of the first one, as [bold]fewbit check[/bold] sees it:\n")
         _output.show_report(damaged, places=5)
-        if network is not None:
-            out.print("\nA classifier of digits, trained just now and quantized (597 digits it has not seen):\n")
-            _show_quantized(network)
+        for kind, rows in tables.items():
+            if rows is not None:
+                out.print(f"\n{_TITLES[kind]}\n")
+                _show_quantized(rows)
         out.print(f"\nAll of it lies in {folder}/. Try: fewbit check {folder}/damaged --fix {folder}/repaired")
     broken = [result for result in results if result.get("ok") is False]
     return 1 if broken or damaged.ok else 0
+
+
+def _onnx_file(trained: Any, path: Path) -> Path:
+    return _digits.model(path) if trained is None else _classifier_onnx.write(trained[0], path)
 
 
 def _prepare(folder: Path) -> None:

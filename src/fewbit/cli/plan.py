@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,12 +11,11 @@ from fewbit.cli import _choice, _output
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A Hugging Face folder, a .pt2, a state dict, or file.py:function.")],
-    preset: Annotated[str | None, typer.Option(help="A preset; w8a8 when neither this nor --config is given.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A configuration, .json or .yaml.")] = None,
-    factory: Annotated[
-        str | None, typer.Option(help="For a state dict: file.py:function that returns the model.")
-    ] = None,
+    model: _choice.Model,
+    preset: _choice.Preset = None,
+    config: _choice.Configuration = None,
+    ignore: _choice.Ignore = None,
+    factory: _choice.Factory = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Say what each layer would become, which stay in float and why, the sizes, the memory and the time.
@@ -26,13 +24,15 @@ def command(
 
     Examples:
 
+        fewbit plan fewbit-demo/model.onnx
+
         fewbit plan fewbit-demo/model.py:build
 
         fewbit plan fewbit-demo/model.safetensors --factory fewbit-demo/model.py:build --preset w4a16 --json
     """
     from fewbit.engine.verbs import plan
 
-    chosen = _choice.configuration(preset, config)
+    chosen = _choice.configuration(preset, config).excluding(ignore or ())
     made = plan(_choice.network(model, factory), config=chosen)
     if json:
         _output.print_json(made.to_dict())

@@ -78,7 +78,7 @@ def collect(
         return Watch(needs, take, max(task.sample for task in mine))
 
     found.items = view.run(items, {point: watching(mine, guards[point]) for point, mine in tasks.items()})
-    _refuse_non_finite(guards)
+    refuse_non_finite(guards)
     return found
 
 
@@ -130,7 +130,8 @@ def _extra_task(watch: Watch) -> _Task:
     return _Task(watch.needs, lambda batch, item: watch.take(batch.known, item), watch.sample)
 
 
-def _refuse_non_finite(guards: dict[Point, FiniteGuard]) -> None:
+def refuse_non_finite(guards: dict[Point, FiniteGuard]) -> None:
+    """Refuse what guards saw, all at once, with layer and item."""
     faults = [(point, found) for point, guard in guards.items() if (found := guard.found()) is not None]
     if faults:
         lines = [f"{point.name} from item {found.item} on ({found})" for point, found in faults[:5]]

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from fewbit.engine.delivering import check_target, export
 from fewbit.engine.options import Options
 from fewbit.engine.quantizer import ModelQuantizer
-from fewbit.errors import UsageError, nearest
+from fewbit.errors import FewbitError, UsageError, nearest
 from fewbit.model.view import ModelView
+from fewbit.record import Record
 
 _MODULES = ("torch",)
 
@@ -22,40 +24,106 @@ class Delivery:
         view: of the model that was given.
         output: a folder for a module, a file for a graph; none to return the model itself.
         options: of the run.
+        overwrite: replace what fewbit wrote there before, and nothing else.
+        freeze: choose kernels for the layers of a module.
+        factory: `"file.py:function"` that builds the module, which its export then names.
 
     Raises:
         UsageError: a place that is taken, or a target that is not for this kind of model.
     """
 
-    def __init__(self, view: ModelView, output: str | Path | None, options: Options):
+    def __init__(
+        self,
+        view: ModelView,
+        output: str | Path | None,
+        options: Options,
+        *,
+        overwrite: bool = False,
+        freeze: bool = True,
+        factory: str | None = None,
+    ):
         self._file = "place" in view.can
         self._output = None if output is None else Path(output).expanduser()
-        self._exact = options.exact
+        self._options, self._overwrite, self._freeze, self._factory = options, overwrite, freeze, factory
         if not self._file and options.target not in (None, *_MODULES):
             raise UsageError(
                 f"target {options.target!r} for a PyTorch module", expected=nearest(str(options.target), _MODULES)
             )
         if self._output is None:
             return
-        if not self._file:
-            check_target(self._output, overwrite=False)
-        elif self._output.exists():
-            raise UsageError(
-                f"{str(self._output)!r} is there already",
-                where=self._output,
-                expected="a new file",
-                try_="another name",
-            )
-        elif not self._output.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder {str(self._output.parent)!r}", where=self._output, try_="make it")
+        if self._file:
+            _check_file(self._output, overwrite)
+        else:
+            check_target(self._output, overwrite=overwrite)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the model is one file, with its record beside it, and not a folder."""
+        return self._file
 
     def __call__(self, quantizer: ModelQuantizer, result: Any) -> Any:
         """Hand a result over."""
         if not self._file:
-            frozen = quantizer.freeze(result.native(), inplace=True, exact=self._exact)
-            frozen.fewbit_record = quantizer.record
-            return frozen if self._output is None else export(frozen, self._output)
+            model = result.native()
+            if self._freeze:
+                model = quantizer.freeze(model, inplace=True, exact=self._options.exact)
+            model.fewbit_record = quantizer.record
+            if self._output is None:
+                return model
+            return export(model, self._output, overwrite=self._overwrite, factory=self._factory)
+        if "executed" not in quantizer.record.facts:  # what was placed has been looked at
+            quantizer.record.facts |= {"executed": result.executed(), "bytes_after": result.size()}
         if self._output is None:
             return result.native()
-        quantizer.record.save(self._output.with_name(f"{self._output.name}.record.json"))
-        return result.save(self._output)
+        _check_file(self._output, self._overwrite)  # an hour may have passed
+        result.save(self._output, overwrite=self._overwrite)
+        quantizer.record.save(record_of(self._output))
+        return self._output
+
+
+def record_of(file: Path) -> Path:
+    """Where the record of a model lies that is one file.
+
+    >>> record_of(Path("small.onnx")).name
+    'small.onnx.record.json'
+    """
+    return file.with_name(f"{file.name}.record.json")
+
+
+def _check_file(file: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, or would have to be taken from the user.
+
+    What fewbit wrote has its record beside it, so the float model is never overwritten.
+    """
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {str(folder)!r}", where=file, try_="make it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"the folder {str(folder)!r} may not be written to", where=file, try_="another one")
+    if file.is_dir():
+        raise UsageError(f"{str(file)!r} is a folder", where=file, expected="a new file")
+    taken = next((place for place in (file, record_of(file)) if os.path.lexists(place)), None)
+    if taken is None:
+        return
+    earlier = _is_record(record_of(file))
+    if not overwrite:
+        raise UsageError(
+            f"{str(taken)!r} is there already",
+            where=file,
+            expected="a new file",
+            try_="another name" + (", or --overwrite on the command line" if earlier else ""),
+        )
+    if not earlier:
+        raise UsageError(
+            f"{str(taken)!r} is not an earlier result",
+            where=file,
+            expected=f"a new file, or one with its {record_of(file).name} beside it, which fewbit wrote",
+            try_="another name",
+        )
+
+
+def _is_record(path: Path) -> bool:
+    try:
+        return path.is_file() and Record.from_json(path.read_bytes()).verb == "quantize"
+    except (OSError, FewbitError):
+        return False

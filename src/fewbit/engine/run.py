@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import torch
 from fewbit import registry
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
-from fewbit.engine.collect import Statistics, collect, needed
+from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
-from fewbit.engine.solve import solve
 from fewbit.engine.static import execute_static
 from fewbit.errors import DataError, UsageError
 from fewbit.model.view import ModelView
@@ -73,32 +72,22 @@ def execute(
         "layers": list(plan.layers()),
     }
     taken = dataset if dataset is None or samples is None else dataset.subset(samples)
-    items = iter(()) if taken is None else _items(taken, view, options.batch_size)
-    items = progress.track(items, total=samples, label="calibration")
+
+    def items(label: str) -> Iterator[Any]:
+        return progress.track(_items(taken, view, options.batch_size), total=samples, label=label)
+
     if plan.static and "place" in view.can:
         placing: Any = view
-        view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
+        view = execute_static(placing, plan, items("calibration"), record=record, options=options, samples=samples)
         record.facts["bytes_after"] = view.size()
     else:
-        _execute_by_layer(view, plan, items if taken is not None else None, record, progress)
+        passes = None if taken is None else items
+        execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)
     if taken is not None:
         record.lines += taken.record.lines
     for where, what in view.notes:
         record.note("run", what, where=where)
     return view
-
-
-def _execute_by_layer(
-    view: ModelView, plan: Plan, items: Iterator[Any] | None, record: Record, progress: Progress
-) -> None:
-    statistics = Statistics()
-    if items is not None and (plan.static or needed(plan)):
-        statistics = collect(view, plan, items)
-        _require_positions(plan, statistics)
-        if needed(plan) and not statistics.held_out:
-            record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
-        record.facts["items"] = statistics.items
-    solve(view, plan, statistics, record, progress)
 
 
 def require_data(plan: Plan, dataset: Dataset | None) -> None:
@@ -137,16 +126,6 @@ def refuse_weights(view: ModelView, plan: Plan) -> None:
         )
 
 
-def _require_positions(plan: Plan, statistics: Statistics) -> None:
-    if plan.static and not statistics.ranges:
-        raise DataError(
-            f"{statistics.items} calibration items hold nothing to observe: no position reached any watched layer",
-            code="no-samples",
-            where="calibration data",
-            expected="items with at least one sample, and at least one position that the attention mask keeps",
-        )
-
-
-def _items(dataset: Dataset, view: ModelView, batch_size: int) -> Iterator[Any]:
-    items: Iterable[Any] = dataset.inputs(view.signature(), batch_size)
-    yield from items
+def _items(dataset: Dataset | None, view: ModelView, batch_size: int) -> Iterator[Any]:
+    if dataset is not None:
+        yield from dataset.inputs(view.signature(), batch_size)

@@ -10,111 +10,41 @@ then, without data
   harm                  what rounding each activation does to the answers: a few items, one session
   place                 the cheapest choice, error counted at a price
   correct               biases make up for what rounding did to the mean of each output
-  settle                the choice, written
+  settle                the choice, written; what stays in float is stored as codes where that does no harm
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fewbit.algorithms._base import BiasProblem, Taps
 from fewbit.algorithms._members import algorithm
-from fewbit.engine.collect import Statistics, is_held_out
+from fewbit.engine.collect import Statistics, is_held_out, refuse_non_finite
+from fewbit.engine.correcting import FEW, correct_fast, correct_slow
 from fewbit.engine.nearness import nearness
 from fewbit.engine.observing import range_observer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
+from fewbit.engine.seen import Input, Site
 from fewbit.engine.solve import settle
+from fewbit.engine.storing import storable
 from fewbit.model.placing import Placed, PlacingView, Rounding
 from fewbit.model.points import Point, Role
 from fewbit.model.watch import COUNT, HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, WINDOWS, Watch
-from fewbit.numerics.grid import Grid
-from fewbit.numerics.qparams import QParams, from_range
+from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
-from fewbit.numerics.quantize import fake_quantize
 from fewbit.observers._base import Observer, RangeObserver, observer_class
-from fewbit.observers.moments import MomentsObserver
+from fewbit.observers._finite import FiniteGuard
 from fewbit.record import Record
 
-_FLUSH = 1 << 14  # values gathered before an observer is told
-_KEPT = 1 << 12  # values of each activation that stay, to see what rounding does to them
 _SAMPLES, _LEAST = 1 << 17, 256  # values of each activation in all, and of an item at least
-_PROBES = 64  # runs to measure harm with, about; each site at least once
-_TEACHERS, _JUDGES = 4, 8  # items kept to measure harm with, and to judge the result
-
-
-@dataclass
-class Site:
-    """What was seen of one activation.
-
-    Args:
-        observer: of its range.
-        kept: some of its values.
-    """
-
-    observer: RangeObserver
-    waiting: list[Tensor] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
-    count: int = 0
-
-    def take(self, found: Mapping[str, Tensor], item: int) -> None:
-        """Take in what one item shows."""
-        values = torch.cat([found[SAMPLE].flatten().float(), found[LOW].min()[None], found[HIGH].max()[None]])
-        self.waiting.append(values)
-        self.count += values.numel()
-        if sum(map(torch.numel, self.kept)) < _KEPT:
-            self.kept.append(values)
-        if self.count > _FLUSH:
-            self.flush()
-
-    @property
-    def empty(self) -> bool:
-        """Whether no item reached it."""
-        return not self.kept
-
-    def flush(self) -> None:
-        """Tell the observer what was gathered."""
-        if self.waiting:
-            self.observer.observe(torch.cat(self.waiting)[None])
-        self.waiting, self.count = [], 0
-
-    def grid(self, grid: Grid) -> QParams:
-        """Scale and zero point of its codes."""
-        self.flush()
-        low, high = self.observer.range(grid)
-        return from_range(low, high, grid, (1,))
-
-    def noise(self, qparams: QParams) -> float:
-        """The energy of rounding over that of the values."""
-        values = torch.cat(self.kept)
-        spread = float(values.double().square().sum())
-        off = fake_quantize(values, replace(qparams, block=(values.numel(),))) - values
-        return float(off.double().square().sum()) / max(spread, 1e-30)
-
-
-@dataclass
-class Input:
-    """What was seen of one layer's input: from the items that teach, and from those kept aside."""
-
-    moments: dict[bool, MomentsObserver] = field(default_factory=dict)
-    taps: dict[bool, Taps] = field(default_factory=dict)
-
-    def take(self, found: Mapping[str, Tensor], item: int) -> None:
-        """Take in what one item shows."""
-        aside = is_held_out(item)
-        known = {name: found[name] for name in (SUM, SQUARE, COUNT)}
-        self.moments.setdefault(aside, MomentsObserver()).absorb(
-            {name: x.reshape(-1, 1) if x.ndim else x for name, x in known.items()}
-        )
-        before = self.taps.get(aside)
-        sums, windows = found[TAPS], found[WINDOWS]
-        self.taps[aside] = Taps(sums, windows) if before is None else Taps(before.sums + sums, before.windows + windows)
+_PROBES = 64  # runs to measure harm with, about; each activation at least once
+_JUDGES = 8  # items, of those kept aside, that the result is held against
+_OF_SITE = frozenset({LOW, HIGH, SAMPLE})
+_OF_INPUT = frozenset({SUM, SQUARE, COUNT, TAPS, WINDOWS})
 
 
 def execute_static(
@@ -125,14 +55,22 @@ def execute_static(
     Returns:
         A view of the quantized model; the one given is as it was.
     """
-    run = Calibrated(view, plan, options, record)
-    run.look(items, sample=max(_LEAST, _SAMPLES // (samples or 100)))
-    run.solve()
+    run = calibrate(view, plan, items, record=record, options=options, samples=samples)
     placed = run.place(options.price)
     result = run.write(placed)
     run.note(placed)
     run.verify(result)
     return result
+
+
+def calibrate(
+    view: PlacingView, plan: Plan, items: Iterable[Any], *, record: Record, options: Options, samples: int | None = None
+) -> Calibrated:
+    """Look at a graph with data, and find codes for all of it."""
+    run = Calibrated(view, plan, options, record)
+    run.look(items, sample=max(_LEAST, _SAMPLES // (samples or 100)))
+    run.solve()
+    return run
 
 
 class Calibrated:
@@ -148,6 +86,7 @@ class Calibrated:
     def __init__(self, view: PlacingView, plan: Plan, options: Options, record: Record):
         self.view, self.plan, self.options, self.record = view, plan, options, record
         self.items = 0
+        self._forbidden = _forbidden(view, plan)
         self._teachers: list[Any] = []
         self._judges: list[Any] = []
         self._facts: dict[str, dict[str, Any]] = {}
@@ -158,6 +97,7 @@ class Calibrated:
         self.codes: dict[str, QTensor] = {}
         self.rounding: dict[Point, Rounding] = {}
         self._noise: dict[str, float] = {}
+        self._corrections: list[dict[str, Any]] = []
 
     @property
     def target(self) -> str | None:
@@ -166,16 +106,23 @@ class Calibrated:
 
     def look(self, items: Iterable[Any], *, sample: int = 1024) -> None:
         """One pass over the data."""
-        watch: dict[Point, Watch] = {}
+        takers: dict[Point, Site | Input] = {}
         for point in self.view.sites(self.target):
-            self.sites[point] = Site(_observer(self._spec))
-            watch[point] = Watch(frozenset({LOW, HIGH, SAMPLE}), self.sites[point].take, sample)
+            takers[point] = self.sites[point] = Site(_observer(self._spec))
         layers = {w.point.layer for w in self.plan.weights}
         for point in self.view.points(lambda p: p.role is Role.input and p.layer in layers):
-            self.inputs[point.layer] = Input()
-            needs = frozenset({SUM, SQUARE, COUNT, TAPS, WINDOWS})
-            watch[point] = Watch(needs, self.inputs[point.layer].take)
-        self.items = self.view.run(self._keeping(items), watch)
+            takers[point] = self.inputs[point.layer] = Input()
+        guards = {point: FiniteGuard() for point in takers}
+
+        def watch(point: Point) -> Watch:
+            def take(found: Mapping[str, Tensor], item: int) -> None:
+                if guards[point].look(found, item):
+                    takers[point].take(found, item)
+
+            return Watch(_OF_SITE if point in self.sites else _OF_INPUT, take, sample)
+
+        self.items = self.view.run(self._keeping(items), {point: watch(point) for point in takers})
+        refuse_non_finite(guards)
 
     def solve(self) -> None:
         """Codes of all weights, scales of all activations, and what each does to the answers."""
@@ -192,35 +139,43 @@ class Calibrated:
         harm = self.view.harm(self.target, wanted, few)
         self.rounding = {p: Rounding(self.sites[p].noise(grid), harm[p]) for p, grid in wanted.items()}
 
-    def place(self, price: float = inf, forbidden: Mapping[str, str] | None = None) -> Placed:
+    def place(self, price: float = inf) -> Placed:
         """What computes in integers."""
         return self.view.place(
-            self.target, rounding=self.rounding, weights=self._noise, price=price, forbidden=forbidden or {}
+            self.target, rounding=self.rounding, weights=self._noise, price=price, forbidden=self._forbidden
         )
 
     def write(self, placed: Placed) -> PlacingView:
         """A view of the quantized model."""
         twin: Any = self.view.copy()
-        if self.options.correct is not None:
-            self._correct(twin, placed, self.options.correct)
+        self._correct(twin, placed)
         ranges = {point: _ends(grid) for point, grid in self.grids.items()}
         twin.settle(placed, ranges, {layer: self.codes[layer] for layer in placed.layers})
+        for point, codes in storable(self.view, self.plan, placed, self.codes).items():
+            twin.store(point, codes, self.target)
         return twin  # type: ignore[no-any-return]
 
-    def _correct(self, view: PlacingView, placed: Placed, name: str) -> None:
-        solver = algorithm(name)
-        for w in self.plan.weights:
-            layer = w.point.layer
-            if layer not in placed.layers:
-                continue
-            seen, codes = self.inputs[layer], self.codes[layer]
-            problem = BiasProblem(
-                self.view.read(w.point), codes.dequantize(), w.point.groups, seen.taps.get(False), seen.taps.get(True),
-                name=layer,
-            )  # fmt: skip
-            found = solver.solve(problem)
-            if found.amount is not None:
-                view.shift(layer, found.amount)
+    def _correct(self, view: PlacingView, placed: Placed) -> None:
+        """Shift the layers whose weights were rounded; a view of them as rounded floats is what slow correction runs."""
+        if self.options.correct is None:
+            return
+        solver, record = algorithm(self.options.correct, stage="correct"), Record("correct")
+        points = [w.point for w in self.plan.weights if w.point.layer in placed.layers]
+
+        def rounded(point: Point) -> Tensor:
+            return self.codes[point.layer].dequantize()
+
+        if TAPS in solver.needs:
+            taps = {layer: seen.taps for layer, seen in self.inputs.items()}
+            correct_fast(view, solver, points, self.view.read, rounded, taps, record)
+        else:
+            twin: Any = self.view.copy()
+            for point in points:
+                twin.write(point, rounded(point))
+            items = [item for pair in zip(self._teachers, self._judges) for item in pair][:FEW]
+            for layer, amount in correct_slow(self.view, twin, solver, points, items, record).items():
+                view.shift(layer, amount)
+        self._corrections = record.lines
 
     def note(self, placed: Placed) -> None:
         """A line about each layer, and what was chosen."""
@@ -231,6 +186,7 @@ class Calibrated:
             else:
                 size = w.bytes_before
                 self.record.note("float", placed.kept.get(layer, "no sample reached it"), where=layer, bytes=size)
+        self.record.lines += self._corrections
         self.record.facts |= {
             "items": self.items,
             "target": placed.target,
@@ -249,7 +205,7 @@ class Calibrated:
     def _keeping(self, items: Iterable[Any]) -> Iterator[Any]:
         """Pass items on, and keep a few: to measure harm with, and, of those kept aside, to judge the result."""
         for index, item in enumerate(items):
-            kept, most = (self._judges, _JUDGES) if is_held_out(index) else (self._teachers, _TEACHERS)
+            kept, most = (self._judges, _JUDGES) if is_held_out(index) else (self._teachers, FEW)
             if len(kept) < most:
                 kept.append(item)
             yield item
@@ -259,6 +215,19 @@ class Calibrated:
         inputs = {layer: {"moments": seen[False]}} if False in seen else {}
         held_out = {layer: {"moments": seen[True]}} if True in seen else {}
         return Statistics(inputs=inputs, held_out=held_out)
+
+
+def _forbidden(view: PlacingView, plan: Plan) -> dict[str, str]:
+    """Nodes that stay in float, by name: those the configuration excludes, and layers that have no plan."""
+    planned = {w.point.layer for w in plan.weights}
+    reasons = {kept.name.removesuffix(".weight"): kept.reason for kept in plan.kept}
+    weights = {point.layer for point in view.points(lambda p: p.role is Role.weight)}
+    found = {layer: reasons.get(layer, "the configuration has no scheme for it") for layer in weights - planned}
+    for name, types in view.layers().items():
+        resolved = plan.config.resolve(name, types)
+        if resolved.source == "excluded":
+            found[name] = resolved.why
+    return found
 
 
 def _observer(spec: Any) -> RangeObserver:

@@ -74,10 +74,10 @@ def quantize(
         raise UsageError(f"model_type={model_type!r}", expected="'transformer', or None: it is found by looking")
     correct = "fast_bias_correction" if fast_bias_correction else "bias_correction"
     options = Options.read(advanced_parameters, target=target, correct=correct)
-    config = _config(preset or mode or "w8a8")
+    config = configuration(preset or mode or "w8a8")
     view = view_of(model)
     deliver = Delivery(view, output, options)
-    quantizer = ModelQuantizer(_without(config, ignored_scope, view))
+    quantizer = ModelQuantizer(without(config, ignored_scope, view))
     result = quantizer.quantize_view(view, calibration_dataset, samples=subset_size, progress=progress, options=options)
     return deliver(quantizer, result)
 
@@ -125,7 +125,7 @@ def compress_weights(
     config = compression_config(
         mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
     )
-    config = _without(config, ignored_scope, view)
+    config = without(config, ignored_scope, view)
     if ratio is not None:
         config = with_ratio(view, config, ratio)
     quantizer = ModelQuantizer(config)
@@ -150,7 +150,7 @@ def plan(
     """
     if preset is not None and config is not None:
         raise UsageError("both preset and config were given", expected="one of the two")
-    chosen = _config(config if config is not None else preset or "w8a8")
+    chosen = configuration(config if config is not None else preset or "w8a8")
     view = view_of(model)
     made = make_plan(view, chosen)
     if time and (seconds := seconds_to_solve(view, made)) is not None:
@@ -158,7 +158,8 @@ def plan(
     return made
 
 
-def _config(chosen: str | Config) -> Config:
+def configuration(chosen: str | Config) -> Config:
+    """A configuration, or that of a preset's name."""
     return chosen if isinstance(chosen, Config) else preset_config(chosen)
 
 
@@ -167,7 +168,7 @@ def _refuse_no_samples(subset_size: int) -> None:
         raise UsageError(f"subset_size={subset_size!r}", where="subset_size", expected="a whole number from 1 up")
 
 
-def _without(config: Config, scope: IgnoredScope | None, view: ModelView) -> Config:
+def without(config: Config, scope: IgnoredScope | None, view: ModelView) -> Config:
     """The configuration with the ignored layers excluded by name."""
     if scope is None:
         return config

@@ -43,9 +43,11 @@ class Placed:
         sites: activations that become codes.
         integer: how many nodes of each operator compute in integers.
         kept: nodes that could and do not, by name, each with the reason.
+        saved: by layer in integers, the share of the float model's time that this saves.
         time_before: what the float model costs, in a target's own units.
         time_after: what this costs.
         harm: the share of error in the answers that is expected.
+        weight_harm: the share that rounding its weight alone brings, by layer, in integers or not, where it is known.
         own: the backend's own description.
     """
 
@@ -54,9 +56,11 @@ class Placed:
     sites: frozenset[Point]
     integer: Mapping[str, int]
     kept: Mapping[str, str]
+    saved: Mapping[str, float]
     time_before: float
     time_after: float
     harm: float
+    weight_harm: Mapping[str, float]
     own: Any = None
 
 
@@ -104,6 +108,9 @@ class PlacingView(ModelView, Protocol):
             activations: the range of each activation, low and high.
             weights: the codes of each layer's weight, by the layer's name.
         """
+
+    def store(self, point: Point, codes: QTensor, target: str | None) -> None:
+        """Keep the weight of a layer that computes in float as codes in the file; in memory it is float again."""
 
     def executed(self) -> dict[str, Any]:
         """What the runtime really runs of the model: operators in integers and in float, as plain data."""

@@ -130,6 +130,19 @@ def test_user_code_runs_in_the_callers_thread():
     assert threads == {threading.current_thread()}
 
 
+def test_threads_of_the_caller_are_as_they_were():
+    threads = []
+    watch = Watch(frozenset({LOW}), lambda found, item: threads.append(torch.get_num_threads()))
+    large = Watch(frozenset({VALUES}), lambda found, item: threads.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(chain(), items(1), [Sight("r0", 1, watch), Sight("r1", 1, large)])
+        assert [*threads, torch.get_num_threads()] == [1, 2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("where", ["item", "take"])
 def test_errors_of_user_code_come_out_and_the_generator_is_closed(error, where):

@@ -45,6 +45,11 @@ def test_forms(known):
     assert ir.to_proto(graph).SerializeToString() == before
 
 
+def test_lengths_below_zero_are_not_known():
+    graph = ir.from_proto(model([helper.make_node("Relu", ["x"], ["y"])], {"x": [-1, "?"]}, {"y": None}, {}))
+    assert value_shapes(graph, {"x": random(3, 2)}) == {"x": (3, 2), "y": (3, 2)}
+
+
 def test_items_that_do_not_fit():
     graph = ir.from_proto(model([helper.make_node("Relu", ["x"], ["y"])], {"x": [2]}, {"y": None}, {}))
     with pytest.raises(DataError, match="'x' is float32"):

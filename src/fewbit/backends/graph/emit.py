@@ -2,8 +2,7 @@
 """Writing a placement into the graph: QuantizeLinear and DequantizeLinear where the runtime fuses them into integer
 kernels.
 
-Codes are uint8 with one scale and zero point a value; weights int8, one scale an output channel; biases int32 on the
-product of both scales, which is the only form that every kernel takes.
+Codes are uint8 with one scale and zero point a value; what they are for layers says `emit_layers`.
 """
 
 from __future__ import annotations
@@ -14,17 +13,16 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from fewbit.backends.graph.constants import constant
+from fewbit.backends.graph.emit_layers import write_layer
 from fewbit.backends.graph.grids import CodeScale
-from fewbit.backends.graph.layers import Layer
+from fewbit.backends.graph.guarding import keep_float
 from fewbit.backends.graph.opset import quantize_domain
 from fewbit.backends.graph.placement import Placement
 from fewbit.backends.graph.units import Unit
-from fewbit.backends.graph.weights import to_node
 from fewbit.backends.graph.writing import Writer
 from fewbit.numerics.qtensor import QTensor
 
-_MOST = 2**31 - 1
+_CLIP = 12  # the operator set in which codes can be clipped
 
 
 def emit(
@@ -39,6 +37,8 @@ def emit(
         weights: codes by the name of the unit: int8, symmetric, one scale an output channel.
     """
     _Emitter(model, placement, scales, weights).write()
+    if placement.target.rounds_weights:
+        keep_float(model.graph)
     passes.RemoveUnusedNodesPass()(model)
 
 
@@ -64,7 +64,9 @@ class _Emitter:
         if unit.kind == "affine":  # the same codes, read in another way
             self._codes[unit.out] = self._codes[unit.reads[0]]
             self._serve(unit)
-        elif unit.kind in ("hard_swish", "hard_sigmoid"):
+        elif unit.kind == "pass" and unit.ends is not None and self._can_clip(unit, *unit.ends):
+            self._write_clip(unit, self._codes[unit.reads[0]], unit.ends, unit.nodes[0])
+        elif unit.kind == "hard_swish" or (unit.kind == "hard_sigmoid" and self._can_clip(unit, 0.0, 1.0)):
             self._write_gate(unit, inputs[unit.reads[0]])
         else:
             for node in unit.nodes:
@@ -72,9 +74,13 @@ class _Emitter:
                     if value in inputs:
                         node.replace_input_with(index, inputs[value])
             if unit.layer is not None:
-                self._write_weight(unit, unit.layer)
-            if self._placement.gives_codes(unit) or any(use.node in self._inside for use in unit.out.uses()):
-                self._quantize(unit.out)
+                step = self._scales[_name(unit.reads[0])].scale
+                write_layer(self._new, self._domain, unit, self._weights[unit.name], step)
+            if self._placement.gives_codes(unit) and unit.ends is not None and self._can_clip(unit, *unit.ends):
+                self._write_ends(unit, unit.ends)
+            elif self._placement.gives_codes(unit) or any(use.node in self._inside for use in unit.out.uses()):
+                for value in unit.gives:
+                    self._quantize(value)
                 self._serve(unit)
 
     # values
@@ -103,97 +109,80 @@ class _Emitter:
 
     def _serve(self, unit: Unit) -> None:
         """Let everyone read the codes of what a unit gives as codes only; an output of the graph keeps its name."""
-        value = unit.out
         if not self._placement.gives_codes(unit):
             return
-        read, quantizer = self._dequantized(value), self._codes[value].producer()
-        for index, out in enumerate(self._graph.outputs):
-            if out is value:
-                name = value.name
-                value.name, read.name = f"{name}.before", name
-                self._scales[_name(value)] = self._scales[str(name)]
-                self._graph.outputs[index] = read
-        for node, index in [(use.node, use.idx) for use in value.uses()]:
-            if node is not quantizer and node not in unit.nodes:
-                node.replace_input_with(index, read)
+        for value in unit.gives:
+            read, quantizer = self._dequantized(value), self._codes[value].producer()
+            for index, out in enumerate(self._graph.outputs):
+                if out is value:
+                    name = value.name
+                    value.name, read.name = f"{name}.before", name
+                    self._scales[_name(value)] = self._scales[str(name)]
+                    self._graph.outputs[index] = read
+            for node, index in [(use.node, use.idx) for use in value.uses()]:
+                if node is not quantizer and node not in unit.nodes:
+                    node.replace_input_with(index, read)
 
     # units
 
+    def _can_clip(self, unit: Unit, low: float, high: float) -> bool:
+        """Whether what a unit gives can be clipped as codes."""
+        own = self._placement.target.clips_codes and self._new.opset >= _CLIP
+        return own or self._scales[_name(unit.out)].clips(low, high)
+
+    def _clipped(self, name: str, codes: ir.Value, scale: CodeScale, low: float, high: float) -> list[ir.Value]:
+        """Codes between two ends; nothing new where there are none outside."""
+        if scale.clips(low, high):
+            return []
+        ends = [np.array(scale.code(end), np.uint8) for end in (low, high)]
+        numbers = [self._new.constant(f"{name}.{end}", code) for end, code in zip(("least", "most"), ends)]
+        clipped = self._node("Clip", [codes, *numbers], f"{name}.clip")
+        clipped.shape, clipped.type = codes.shape, ir.TensorType(ir.DataType.UINT8)
+        return [clipped]
+
+    def _write_clip(self, unit: Unit, codes: ir.Value, ends: tuple[float, float], place: ir.Node) -> None:
+        name = _name(unit.out)
+        made = self._clipped(name, codes, self._scales[name], *ends)
+        self._graph.insert_before(place, [value.producer() for value in made])  # type: ignore[misc]
+        self._codes[unit.out] = [codes, *made][-1]
+        self._serve(unit)
+
+    def _write_ends(self, unit: Unit, ends: tuple[float, float]) -> None:
+        """Codes of what is not clipped yet, and those clipped: kernels are fused with codes that follow at once."""
+        before, name = unit.nodes[-2].outputs[0], _name(unit.out)
+        codes = self._node("QuantizeLinear", [before, *self._grid(name, self._scales[name])], f"{name}.quantize")
+        codes.shape, codes.type = unit.out.shape, ir.TensorType(ir.DataType.UINT8)
+        self._put(codes, unit.nodes[-2])
+        self._write_clip(unit, codes, ends, unit.nodes[-1])
+
     def _write_gate(self, unit: Unit, x: ir.Value) -> None:
-        """clip(αx + β, 0, 1) as x + β/α on a grid of 255 steps from 0 to 1/α, whose codes are then read as 0 to 1."""
-        last, name = unit.nodes[-1], unit.name
+        """clip(αx + β, 0, 1) as x + β/α on the gate's own grid, stretched by 1/α, whose codes are then read as 0 to 1.
+
+        The gate of a hard-swish, which nobody else reads, has 255 steps from 0 to 1: codes clip by themselves.
+        """
+        name = unit.name
         shift = unit.offset / unit.factor
         code, zero = (255, 0) if shift >= 0 else (0, 255)
         number = self._new.constant(f"{name}.shift.codes", np.array(code, np.uint8))
         far = CodeScale(max(abs(shift), 1e-30) / 255, zero)
         read = self._node("DequantizeLinear", [number, *self._grid(f"{name}.shift", far)], f"{name}.shift.dequantize")
         moved = self._node("Add", [x, read], f"{name}.shifted")
-        ends = self._grid(f"{name}.gate", CodeScale(1 / (255 * unit.factor), 0))
-        codes = self._node("QuantizeLinear", [moved, *ends], f"{name}.gate.quantize")
-        made = [read, moved, codes]
+        own = self._scales[_name(unit.out)]
+        gate = CodeScale(1 / 255, 0) if unit.kind == "hard_swish" else own
+        stretched = self._grid(f"{name}.gate", CodeScale(gate.scale / unit.factor, gate.zero))
+        codes = self._node("QuantizeLinear", [moved, *stretched], f"{name}.gate.quantize")
+        made = [read, moved, codes, *self._clipped(f"{name}.gate", codes, gate, 0.0, 1.0)]
         if unit.kind == "hard_swish":
-            opened = self._grid(f"{name}.opened", CodeScale(1 / 255, 0))
-            gate = self._node("DequantizeLinear", [codes, *opened], f"{name}.gate.dequantize")
-            product = self._node("Mul", [x, gate], f"{name}.product")
+            opened = self._node(
+                "DequantizeLinear", [codes, *self._grid(f"{name}.opened", gate)], f"{name}.gate.dequantize"
+            )
+            product = self._node("Mul", [x, opened], f"{name}.product")
             product.type, product.shape = unit.out.type, unit.out.shape
-            grid = self._grid(_name(unit.out), self._scales[_name(unit.out)])
-            codes = self._node("QuantizeLinear", [product, *grid], f"{name}.quantize")
-            made += [gate, product, codes]
-        self._graph.insert_before(last, [value.producer() for value in made])  # type: ignore[misc]
-        self._codes[unit.out] = codes
+            codes = self._node("QuantizeLinear", [product, *self._grid(_name(unit.out), own)], f"{name}.quantize")
+            made += [opened, product, codes]
+        self._graph.insert_before(unit.nodes[-1], [value.producer() for value in made])  # type: ignore[misc]
+        self._codes[unit.out] = made[-1]
         self._serve(unit)
-
-    def _write_weight(self, unit: Unit, layer: Layer) -> None:
-        name, codes = unit.name, self._weights[unit.name]
-        scale = codes.qparams.step.reshape(-1).float().numpy()
-        axis = 1 if layer.split else layer.axes[0]
-        own = to_node(layer, codes.codes()).contiguous().numpy().astype(np.int8)
-        scale = self._holding_bias(unit, layer, scale)
-        inputs = [
-            self._new.constant(f"{name}.weight.codes", own),
-            self._new.constant(f"{name}.weight.scale", scale),
-            self._new.constant(f"{name}.weight.zero_point", np.zeros(scale.shape, np.int8)),
-        ]
-        read = self._node("DequantizeLinear", inputs, f"{name}.weight.dequantize", {"axis": axis})
-        read.type, read.shape = layer.weight_value.type, layer.weight_value.shape
-        self._graph.insert_before(layer.node, read.producer())  # type: ignore[arg-type]
-        layer.node.replace_input_with(layer.weight, read)
-        self._write_bias(unit, layer, scale)
-
-    def _bias(self, unit: Unit, layer: Layer) -> tuple[ir.Node, int, np.ndarray] | None:  # type: ignore[type-arg]
-        """The node that adds a layer's bias, the bias' place among its inputs, and its values `[out]` or `[1]`."""
-        node, index = (layer.node, layer.bias) if unit.bias is None else (unit.bias, None)
-        if unit.bias is not None:
-            index = next(place for place, value in enumerate(unit.bias.inputs) if constant(value) is not None)
-        value = node.inputs[index] if index is not None and len(node.inputs) > index else None
-        found = constant(value)
-        return None if index is None or found is None else (node, index, np.asarray(found, np.float64).reshape(-1))
-
-    def _holding_bias(self, unit: Unit, layer: Layer, scale: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        """Scales no smaller than an int32 bias needs: those of rows of almost nothing beside a large bias would be."""
-        found = self._bias(unit, layer)
-        if found is None:
-            return scale
-        least = np.abs(found[2]) / (self._scales[_name(unit.reads[0])].scale * (_MOST // 2))
-        held: np.ndarray = np.maximum(scale, least.astype(np.float32))  # type: ignore[type-arg]
-        return held
-
-    def _write_bias(self, unit: Unit, layer: Layer, scale: np.ndarray) -> None:  # type: ignore[type-arg]
-        found = self._bias(unit, layer)
-        if found is None:
-            return
-        node, index, values = found
-        product = scale * np.float32(self._scales[_name(unit.reads[0])].scale)
-        codes = np.rint(np.broadcast_to(values, product.shape) / product.astype(np.float64))
-        name = unit.name
-        inputs = [
-            self._new.constant(f"{name}.bias.codes", codes.astype(np.int32)),
-            self._new.constant(f"{name}.bias.scale", product),
-            self._new.constant(f"{name}.bias.zero_point", np.zeros(product.shape, np.int32)),
-        ]
-        read = self._node("DequantizeLinear", inputs, f"{name}.bias.dequantize", {"axis": 0})
-        self._graph.insert_before(node, read.producer())  # type: ignore[arg-type]
-        node.replace_input_with(index, read)
 
     # nodes
 

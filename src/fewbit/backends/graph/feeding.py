@@ -36,9 +36,8 @@ def check_feed(graph: ir.Graph, item: Mapping[str, Any], index: int) -> None:
         wanted = None if value.dtype is None else value.dtype.numpy()
         known = sides(value)
         got = tuple(getattr(array, "shape", ()))
-        fits = known is None or (
-            len(known) == len(got) and all(a == b or not isinstance(a, int) for a, b in zip(known, got))
-        )
+        fits = known is None or len(known) == len(got)
+        fits = fits and all(a == b or not isinstance(a, int) for a, b in zip(known or (), got))
         kind = getattr(array, "dtype", type(array).__name__)
         if not fits or (wanted is not None and kind != wanted and wanted.kind != "O"):
             raise DataError(

@@ -21,6 +21,8 @@ from fewbit.backends.graph.sessions import session
 from fewbit.backends.graph.units import FLOATS
 from fewbit.backends.graph.writing import Writer
 
+Answers = list[list[NDArray[np.float64]]]
+
 _GATES = "fewbit.gates"
 # What turns numbers into a choice: before it an error can be seen long before the choice changes.
 _SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid", "ArgMax", "TopK", "NonMaxSuppression", "Cast", "Squeeze", "Unsqueeze",
@@ -40,16 +42,20 @@ class Gated:
         self.values = list(scales)
         judged = answers(twin.graph)
         chosen = _put_gates(twin, scales)
-        twin.graph.outputs[:] = [chosen.get(value, value) for value in judged]
+        outputs = dict.fromkeys(chosen.get(value, value) for group in judged for value in group)
+        twin.graph.outputs[:] = list(outputs)
+        place = {value: index for index, value in enumerate(outputs)}
+        self._groups = [[place[chosen.get(value, value)] for value in group] for group in judged]
         self._session = session(twin)
         self._closed = np.zeros(len(self.values), bool)
 
-    def run(self, item: Mapping[str, Any], opened: Sequence[int] = ()) -> list[NDArray[np.float64]]:
+    def run(self, item: Mapping[str, Any], opened: Sequence[int] = ()) -> Answers:
         """The answers to one item, with some values rounded."""
         gates = self._closed.copy()
         gates[list(opened)] = True
         found = self._session.run(None, {**item, _GATES: gates})
-        return [np.asarray(out, np.float64) for out in found]
+        wide = [np.asarray(out, np.float64) for out in found]
+        return [[wide[index] for index in group] for group in self._groups]
 
     def harm(self, items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """For each value: the energy of the error that rounding it alone brings, over that of the answers."""
@@ -61,33 +67,47 @@ class Gated:
         return total
 
 
-def answers(graph: ir.Graph) -> list[ir.Value]:
-    """What tells how well a model answers: its float outputs, before what turns them into a choice."""
-    found: dict[ir.Value, None] = {}
+def answers(graph: ir.Graph) -> list[list[ir.Value]]:
+    """What tells how well a model answers: each float output, with what it is before being turned into a choice.
+
+    Both are looked at. Where a choice is clear, an error can be seen long before it changes; where most of what is
+    before is far from any choice, as in the background of a mask, it hides the error of the rest.
+    """
+    found = []
     for value in graph.outputs:
-        at = value
+        group, at = [value], value
         while (node := at.producer()) is not None and node.graph is graph and node.op_type in _SQUASHING:
             before = node.inputs[0]
             if before is None or before.producer() is None:
                 break
             at = before
-        found[at] = None
-    for value in found:
-        if value.type is None:
-            value.type = ir.TensorType(ir.DataType.FLOAT)
-    return [value for value in found if value.dtype in FLOATS] or list(graph.outputs)
+        group += [at] if at is not value else []
+        for each in group:
+            each.type = each.type or ir.TensorType(ir.DataType.FLOAT)
+        group = [each for each in group if each.dtype in FLOATS]
+        found += [group] if group else []
+    return found or [[value] for value in graph.outputs]
 
 
-def distance(wanted: Sequence[NDArray[np.float64]], found: Sequence[NDArray[np.float64]]) -> float:
-    """The energy of the difference over that of the answers, each about its own mean; the mean of all outputs."""
-    shares = []
-    for a, b in zip(wanted, found):
-        if a.shape != b.shape:  # as many boxes as were found: another number of them is as wrong as it gets
-            shares.append(1.0)
-            continue
-        energy = float(np.square(a - a.mean()).sum()) if a.size > 1 else float(np.square(a).sum())
-        shares.append(float(np.square(a - b).sum()) / max(energy, 1e-30) if a.size else 0.0)
+def distance(wanted: Answers, found: Answers) -> float:
+    """The energy of the difference over that of the answers about their mean: the largest of a group, then the mean."""
+    shares = [max(_share(a, b) for a, b in zip(ours, theirs)) for ours, theirs in zip(wanted, found)]
     return sum(shares) / max(len(shares), 1)
+
+
+def _share(wanted: NDArray[np.float64], found: NDArray[np.float64]) -> float:
+    if wanted.shape != found.shape:  # as many boxes as were found: another number of them is as wrong as it gets
+        return 1.0
+    there = np.isfinite(wanted)  # a mask of minus infinity is an answer too
+    if not np.array_equal(there, np.isfinite(found)):
+        return 1.0
+    wanted, off = wanted[there], (wanted[there] - found[there])
+    if not off.any():
+        return 0.0
+    whole = float(np.square(wanted).sum())
+    energy = float(np.square(wanted - wanted.mean()).sum()) if wanted.size > 1 else whole
+    energy = max(energy, 1e-6 * whole)  # answers that are all the same have nothing but their size
+    return float(np.square(off).sum()) / energy if energy else 1.0
 
 
 def _put_gates(model: ir.Model, scales: Mapping[str, CodeScale]) -> dict[ir.Value, ir.Value]:

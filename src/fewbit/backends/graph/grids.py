@@ -14,6 +14,8 @@ from math import floor
 
 from fewbit.backends.graph.units import Unit
 
+_ALIKE = 1.25
+
 
 @dataclass(frozen=True)
 class CodeScale:
@@ -27,6 +29,15 @@ class CodeScale:
         """The values of the lowest and the highest code."""
         return -self.scale * self.zero, self.scale * (255 - self.zero)
 
+    def code(self, number: float) -> int:
+        """The code that is read as a number, or as the nearest to it there is."""
+        return round(min(255.0, max(0.0, number / self.scale + self.zero)))
+
+    def clips(self, low: float, high: float) -> bool:
+        """Whether no code is read as a number further than half a step outside two ends."""
+        least, most = self.range
+        return least > low - self.scale / 2 and most < high + self.scale / 2
+
 
 @dataclass(frozen=True)
 class Kin:
@@ -37,8 +48,14 @@ class Kin:
     offset: float = 0.0
 
 
-def families(units: Iterable[Unit]) -> dict[str, Kin]:
-    """Every value that units in integers read or give, and the family it belongs to."""
+def families(units: Iterable[Unit], ranges: Mapping[str, tuple[float, float]] | None = None) -> dict[str, Kin]:
+    """Every value that units in integers read or give, and the family it belongs to.
+
+    Args:
+        units: in integers.
+        ranges: of the values. Parts of a concatenation whose ranges differ much from that of the whole keep scales of
+            their own: what a common one saves in time it would cost in bits.
+    """
     known: dict[str, Kin] = {}
     members: dict[str, list[str]] = {}
 
@@ -60,17 +77,27 @@ def families(units: Iterable[Unit]) -> dict[str, Kin]:
             known[name] = Kin(a.head, mine.factor * step, mine.factor * rest + mine.offset)
             members[a.head].append(name)
 
-    for unit in units:
-        for value in (*unit.reads, unit.out):
+    # What the parts of a concatenation are to each other is said last: if two of them follow from one another already,
+    # they stay so, and the concatenation reads each in its own way.
+    for unit in sorted(units, key=lambda unit: unit.kind == "concat"):
+        for value in (*unit.reads, *unit.gives):
             kin(value.name or "")
         if unit.kind == "pass":
-            join(unit.reads[0].name or "", unit.out.name or "")
+            for value in unit.gives:
+                join(unit.reads[0].name or "", value.name or "")
         elif unit.kind == "affine":
             join(unit.reads[0].name or "", unit.out.name or "", unit.factor, unit.offset)
         elif unit.kind == "concat":
             for value in unit.reads:
-                join(unit.out.name or "", value.name or "")
+                if ranges is None or _alike(ranges[value.name or ""], ranges[unit.out.name or ""]):
+                    join(unit.out.name or "", value.name or "")
     return known
+
+
+def _alike(part: tuple[float, float], whole: tuple[float, float]) -> bool:
+    """Whether codes on the scale of the whole lose little of a part."""
+    lengths = [max(high, 0.0) - min(low, 0.0) for low, high in (part, whole)]
+    return lengths[1] <= _ALIKE * lengths[0]
 
 
 def code_scales(kin: Mapping[str, Kin], ranges: Mapping[str, tuple[float, float]]) -> dict[str, CodeScale]:

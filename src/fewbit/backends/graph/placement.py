@@ -8,7 +8,7 @@ counted with a price: at price 0 only time counts, at a higher one more stays in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -78,7 +78,7 @@ class Board:
 
     def __init__(self, units: list[Unit], target: Target, shapes: Mapping[str, Shape]):
         self.units, self.target, self.shapes = units, target, shapes
-        owner = {node: unit for unit in units for node in unit.nodes}
+        owner = {node: unit for unit in units for own in unit.nodes for node in _whole(own)}
         self.edges = [_edge(value, owner) for value in dict.fromkeys(_values(units))]
         self.derived = {edge.value: edge.producer for edge in self.edges if _is_derived(edge.producer)}
         work = {unit: work_of(unit, shapes) for unit in units}
@@ -89,11 +89,19 @@ class Board:
         """Why a unit cannot compute in integers; none if it can."""
         if unit.kind not in self.target.integer:
             return f"{self.target.name} has no integer kernel for {unit.nodes[0].op_type}"
-        if any((value.name or "") not in self.shapes for value in (*unit.reads, unit.out)):
+        if any((value.name or "") not in self.shapes for value in (*unit.reads, *unit.gives)):
             return "its values are not float, or no sample reached it"
-        if unit.kind == "pass" and len(unit.gives) > 1:
-            return f"{self.target.name} has no integer kernel for {unit.nodes[0].op_type} with several outputs"
+        if any(value.dtype not in (None, ir.DataType.FLOAT) for value in (*unit.reads, unit.out)):
+            return f"it computes in {unit.out.dtype}, and codes are made of float32 only"
+        if unit.kind == "affine" and len({len(self.shapes[v.name or ""]) for v in (*unit.reads, unit.out)}) > 1:
+            return "it adds axes"
+        if unit.layer is not None and unit.layer.split:
+            return "of a grouped transposed convolution no axis numbers the output channels"
         return None
+
+    def saved(self, unit: Unit) -> float:
+        """The time that a unit takes less in integers, by itself."""
+        return self._float[unit] - self._integer[unit]
 
     def sites(self) -> list[ir.Value]:
         """The values that may become codes and that a unit computes: what merely moves or is scaled follows them."""
@@ -194,8 +202,11 @@ class Board:
 
 
 def _is_derived(unit: Unit | None) -> bool:
-    """Whether what a unit gives follows from what it reads without being rounded anew."""
-    return unit is not None and unit.kind in ("pass", "affine", "concat") and len(unit.gives) == 1
+    """Whether what a unit gives follows from what it reads without being rounded anew.
+
+    What is clipped has a range of its own, should it be clipped in float.
+    """
+    return unit is not None and unit.kind in ("pass", "affine") and unit.ends is None
 
 
 def _values(units: Iterable[Unit]) -> Iterable[ir.Value]:
@@ -207,3 +218,14 @@ def _edge(value: ir.Value, owner: Mapping[ir.Node, Unit]) -> Edge:
     producer = None if maker is None else owner.get(maker)
     readers = dict.fromkeys(unit for use in value.uses() if (unit := owner.get(use.node)) is not None)
     return Edge(value, producer, tuple(unit for unit in readers if unit is not producer))
+
+
+def _whole(node: ir.Node) -> Iterator[ir.Node]:
+    """A node, and those of its branches or its loop: they too read what the graph around them computes."""
+    yield node
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from attribute.as_graph().all_nodes()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for graph in attribute.as_graphs():
+                yield from graph.all_nodes()

@@ -23,14 +23,18 @@ from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
 
 Range = tuple[float, float]
+NO_CODES = "the configuration leaves its weight in float"
+INSIDE = "it lies in a branch or a loop, which computes in float"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A placement, and the names of its units, which outlive them."""
+    """A placement, with the names of its units and the place it was made in: the graph it is written to is a copy, and
+    may have been given biases meanwhile."""
 
     names: frozenset[str]
     placement: Placement
+    made_in: Placing
 
 
 class Placing:
@@ -60,11 +64,15 @@ class Placing:
         price: float,
         forbidden: Mapping[str, str],
     ) -> Placed:
-        """The choice."""
+        """The choice; a layer whose weight has no codes stays in float."""
+        without = {unit.name for unit in self.board.units if unit.layer is not None and unit.name not in weights}
+        forbidden = {**dict.fromkeys(without, NO_CODES), **forbidden}
         harm = self._harm(rounding, weights)
         free = self.board.place(harm, 0.0, forbidden)
         found = self.board.place(harm, free.before / price, forbidden) if price < float("inf") else free
         kept = {unit.name: self._reason(unit, free, forbidden) for unit in self.board.units if unit not in found.units}
+        main = {node for unit in self.board.units for node in unit.nodes}
+        kept |= {node.name or "": INSIDE for node in self._model.graph.all_nodes() if node not in main}
         layers = frozenset(unit.name for unit in found.units if unit.layer is not None)
         counts = Counter(unit.nodes[0].op_type for unit in found.units if unit.kind not in ("pass", "affine"))
         rounded = {
@@ -72,22 +80,30 @@ class Placing:
         }
         sites = frozenset(point for point, value in self.points.items() if value in rounded)
         names = frozenset(unit.name for unit in found.units)
-        own = Choice(names, found)
-        return Placed(self.board.target.name, layers, sites, counts, kept, found.before, found.after, found.harm, own)
+        own = Choice(names, found, self)
+        saved = {unit.name: self.board.saved(unit) / found.before for unit in found.units if unit.layer is not None}
+        return Placed(
+            self.board.target.name, layers, sites, counts, kept, saved, found.before, found.after, found.harm,
+            harm.weights, own,
+        )  # fmt: skip
 
     def settle(self, placed: Placed, ranges: Mapping[Point, Range], weights: Mapping[str, QTensor]) -> None:
         """Write the choice into the graph."""
-        known = {self.points[point].name or "": ends for point, ends in ranges.items()}
-        whole = {edge.value.name or "": found for edge in self.board.edges if (found := self._range(edge.value, known))}
-        # A layer may have been given a bias meanwhile: a node of its own, and another value that everyone reads.
+        whole = placed.own.made_in.ranges(ranges)
         fresh = frozenset(unit for unit in units(self._model.graph) if unit.name in placed.own.names)
         for unit in fresh:
             if unit.kind == "hard_sigmoid":
                 whole[unit.out.name or ""] = (0.0, 1.0)
-            elif unit.layer is not None and unit.out.name not in whole:
+            elif unit.layer is not None and unit.out.name not in whole:  # a new bias: everyone reads another value
                 whole[unit.out.name or ""] = whole[unit.nodes[0].outputs[0].name or ""]
         placement = replace(placed.own.placement, units=fresh)
-        emit(self._model, placement, code_scales(families(fresh), whole), weights)
+        emit(self._model, placement, code_scales(families(fresh, whole), whole), weights)
+
+    def ranges(self, sites: Mapping[Point, Range]) -> dict[str, Range]:
+        """The ranges of all values, by name, from those that were looked at."""
+        known = {self.points[point].name or "": ends for point, ends in sites.items()}
+        found = {edge.value.name or "": self._range(edge.value, known) for edge in self.board.edges}
+        return {name: ends for name, ends in found.items() if ends is not None}
 
     def _harm(self, rounding: Mapping[Point, Rounding], weights: Mapping[str, float]) -> Harm:
         """A weight's own noise does to the answers what the same noise of rounding the layer's output does."""

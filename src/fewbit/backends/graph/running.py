@@ -7,14 +7,16 @@ showed is handed over and the next one is made. So user code never runs in a thr
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from fewbit.backends.graph.feeding import check_feed
 from fewbit.backends.graph.probing import STEPS, Probe
@@ -22,7 +24,7 @@ from fewbit.backends.graph.sessions import session
 from fewbit.backends.graph.shaping import value_shapes
 from fewbit.backends.graph.sights import Sight
 from fewbit.errors import DataError, require
-from fewbit.model.watch import stride
+from fewbit.model.watch import VALUES, stride
 
 __all__ = ["Sight", "run"]
 
@@ -105,8 +107,14 @@ class _Pass:
             raise DataError(f"the model fails: {str(error)[:300]}", where=f"item {index}") from error
         if self._probe is None:
             return
-        for sight, found in self._probe.read(outputs, steps):
-            sight.watch.take(found, index)
+        with _one_thread():
+            shown = list(self._probe.read(outputs, steps))
+            for sight, found in shown:
+                if VALUES not in sight.watch.needs:
+                    sight.watch.take(found, index)
+        for sight, found in shown:
+            if VALUES in sight.watch.needs:
+                sight.watch.take(found, index)
         self._latest = _sizes(item)
         self._shapes[self._latest] = self._probe.shapes
 
@@ -125,6 +133,18 @@ class _Pass:
             ratio = sum(map(prod, sizes)) / max(1, sum(map(prod, self._latest)))
             counts = [prod(shape) * min(1.0, ratio) ** 2 for shape in self._shapes[self._latest]]
         return [stride(max(1, int(count)), sample) for count, sample in zip(counts, self._probe.samples)]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small work in PyTorch beside a session: the session's threads hold all cores, and a second thread would wait for
+    one of them a hundred times longer than the work takes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _sizes(item: Feed) -> Sizes:

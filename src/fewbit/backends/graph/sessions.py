@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of ONNX Runtime: quiet, on the CPU, with the weights where they already lie in memory.
+"""Sessions of ONNX Runtime: quiet, on the CPU, of models of any size.
 
-A model is serialised without its large weights; the session is given the arrays themselves. So there is no limit of
-2 GB, no file on the way, and no second copy of the weights until the runtime packs them.
+A model is serialised without its large weights; the session is given their arrays. So there is no limit of 2 GB, no
+file on the way, and no serialised copy of the weights beside the one that the runtime keeps.
 """
 
 from __future__ import annotations

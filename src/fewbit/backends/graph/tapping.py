@@ -55,28 +55,37 @@ class Taps:
 
     def taps(self, given: Tensor, dims: Dims) -> Tensor:
         """`[features, kernel…]` from what the graph gave."""
-        found = self._shaped(given, dims)
-        for axis, length in zip(self._axes, dims[2:]):
-            found = torch.tensordot(found, _matrix(axis, length), ([1], [0]))  # the next axis of positions is 1 again
-        return found
+        found = given.reshape(dims[1], -1) @ _matrix(self._axes, dims[2:])
+        return found.reshape(dims[1], *(axis.kernel for axis in self._axes))
 
     def sum(self, given: Tensor, dims: Dims) -> Tensor:
         """`[features]` from what the graph gave; where it `has_sum`."""
-        found = self._shaped(given, dims)
-        for axis in self._axes:
-            found = found[:, : axis.step].sum(1)
-        return found
+        return given.reshape(dims[1], -1) @ _totals(self._axes, dims[2:])
 
     def windows(self, dims: Dims) -> int:
         """The number of positions of the output."""
         return dims[0] * prod(axis.windows(length) for axis, length in zip(self._axes, dims[2:]))
 
-    def _shaped(self, given: Tensor, dims: Dims) -> Tensor:
-        return given.reshape(dims[1], *(axis.size(length) for axis, length in zip(self._axes, dims[2:])))
+
+@lru_cache(maxsize=512)
+def _matrix(axes: tuple[Axis, ...], dims: Dims) -> Tensor:
+    """`[what the graph gives, kernel elements]` for all axes at once: one small product is faster than one for each."""
+    found = torch.ones(1, 1, dtype=torch.float64)
+    for axis, length in zip(axes, dims):
+        found = torch.kron(found, _along(axis, length))
+    return found
 
 
 @lru_cache(maxsize=512)
-def _matrix(axis: Axis, length: int) -> Tensor:
+def _totals(axes: tuple[Axis, ...], dims: Dims) -> Tensor:
+    """`[what the graph gives]`: one for the sums by remainder, zero for the ends."""
+    found = torch.ones(1, dtype=torch.float64)
+    for axis, length in zip(axes, dims):
+        found = torch.kron(found, (torch.arange(axis.size(length)) < axis.step).double())
+    return found
+
+
+def _along(axis: Axis, length: int) -> Tensor:
     """`[what the graph gives, kernel]`: the sum of a remainder, less the positions at the ends that are not met."""
     before, after = (min(end, length) for end in axis.ends)
     rest = {remainder: row for row, remainder in enumerate(axis.remainders)}

@@ -54,6 +54,8 @@ class Target:
         both_ways: kinds that can give floats as cheaply as codes.
         layout: what either costs more for pictures, whose channels lie elsewhere in the kernels of the other kind.
         unfused: what an activation function costs more in float, an element, if the convolution before is not in float.
+        clips_codes: whether it has a Clip for codes; if not, clipping is left to the kernel before.
+        rounds_weights: whether it makes integers of a float layer between codes; see `guarding`.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Target:
     both_ways: frozenset[str] = frozenset()
     layout: float = 0.0
     unfused: Mapping[str, float] = field(default_factory=dict)
+    clips_codes: bool = False
+    rounds_weights: bool = False
 
 
 def _per_element(cost: float) -> Cost:
@@ -112,7 +116,7 @@ ONNXRUNTIME = Target(
         "mul": _per_element(0.21),
         "sigmoid": _per_element(0.23),
         "leaky_relu": _per_element(0.23),
-        "concat": _per_element(0.15),
+        "concat": _per_element(0.3),
         "global_average_pool": lambda work: 0.08 * work.reads,
         "pass": lambda work: 0.05 * work.out,
     },
@@ -122,6 +126,8 @@ ONNXRUNTIME = Target(
     layout=0.15,
     unfused={"hard_swish": 0.25, "sigmoid": 0.2, "leaky_relu": 0.15, "hard_sigmoid": 0.1},
     both_ways=frozenset({"linear", "product"}),
+    clips_codes=True,
+    rounds_weights=True,
 )
 
 _FUSED = _per_element(0.02)

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from fewbit import __version__
 from fewbit.backends.graph.catalogue import Catalogue, catalogue
+from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.executed import executed
 from fewbit.backends.graph.layers import Layer
+from fewbit.backends.graph.nodes import only_reader
 from fewbit.backends.graph.opening import open_graph, quantized_nodes
 from fewbit.backends.graph.opset import BY_AXIS, raise_opset
 from fewbit.backends.graph.placing import Placing
@@ -25,12 +27,16 @@ from fewbit.backends.graph.rescaling import rescale
 from fewbit.backends.graph.running import Sight, run
 from fewbit.backends.graph.saving import save, to_proto
 from fewbit.backends.graph.sessions import session
+from fewbit.backends.graph.shapes import rank
 from fewbit.backends.graph.shaping import value_shapes
 from fewbit.backends.graph.shifting import shift
+from fewbit.backends.graph.stored_codes import store_codes
 from fewbit.backends.graph.structure import find_structure
+from fewbit.backends.graph.targets import ONNXRUNTIME, target_of
 from fewbit.backends.graph.weights import read_weight, write_weight
 from fewbit.backends.graph.writing_codes import Pending, write_codes
 from fewbit.errors import UsageError, nearest
+from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
 from fewbit.model.placing import Placed, Rounding
 from fewbit.model.points import Point, Role
 from fewbit.model.structure import Structure
@@ -129,14 +135,15 @@ class GraphView:
         ]
 
     def read(self, point: Point) -> Tensor:
-        """A weight in fewbit's layout; not to be changed."""
-        return read_weight(self.layer(point))
+        """A weight in fewbit's layout, or what its codes stand for; not to be changed."""
+        codes = self._written.codes.get(point.layer)
+        return read_weight(self.layer(point)) if codes is None else codes.dequantize()
 
     # running
 
     def run(self, items: Iterable[Feed], watch: Mapping[Point, Watch]) -> int:
         """Run the model over items, show what is asked about each watched activation, return the number of items."""
-        return run(self.model, items, [self._sight(point, what) for point, what in watch.items()])
+        return run(self.model, items, [self._sight(point, what) for point, what in watch.items()], self._shapes or None)
 
     def structure(self, item: Feed | None = None) -> Structure:
         """Who feeds whom; the graph alone says it."""
@@ -178,6 +185,11 @@ class GraphView:
         """Write a choice into the graph."""
         self._placing(placed.target).settle(placed, activations, weights)
         self._placings.clear()
+        self._known = None
+
+    def store(self, point: Point, codes: QTensor, target: str | None) -> None:
+        """Keep a weight as codes in the file alone."""
+        store_codes(self.model, self.layer(point), codes, standard=target_of(target) is not ONNXRUNTIME)
         self._known = None
 
     # changing
@@ -280,6 +292,9 @@ class GraphView:
             value = layer.node.inputs[layer.reads]
             assert value is not None
             return Sight(value.name or "", layer.features, watch, layer)
+        if point.role is Role.output and point.op in (LINEAR, CONV, CONV_TRANSPOSE):
+            given, features = _output(self.layer(point))
+            return Sight(given.name or "", features, watch)
         if point.role is Role.output:
             return Sight(self._value(point).name or "", None, watch)
         raise UsageError(f"{point.name} cannot be watched", expected="an input or an output of a node")
@@ -296,3 +311,12 @@ class GraphView:
             if value.name == point.layer:
                 return value
         raise UsageError(f"the model has no node {point.layer!r}", expected=nearest(point.layer, self.layers())[:300])
+
+
+def _output(layer: Layer) -> tuple[ir.Value, int]:
+    """What a layer gives, with the constant that is added to it as a bias, and the axis of its channels."""
+    value, reader = layer.node.outputs[0], only_reader(layer.node)
+    axis = 1 if layer.op is not LINEAR else -1 if layer.weight or rank(value) == 1 else -2
+    if reader is not None and reader.op_type == "Add" and any(constant(other) is not None for other in reader.inputs):
+        value = reader.outputs[0]
+    return value, axis

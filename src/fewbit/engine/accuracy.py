@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`quantize_with_accuracy_control`: as much in integers as a drop in accuracy allows.
+
+Which layers to give back to float is known beforehand: each one's share of the error was measured, so a price of error
+orders them all, and only the price is looked for. Every price is judged on the real model by the user's own function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from fewbit.data.dataset import Dataset
+from fewbit.data.findings import Progress
+from fewbit.engine.delivery import Delivery
+from fewbit.engine.nearness import nearness
+from fewbit.engine.options import PRICE, Options
+from fewbit.engine.planning import make_plan
+from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.engine.run import refuse_weights, view_of
+from fewbit.engine.static import Calibrated, calibrate
+from fewbit.engine.verbs import configuration, without
+from fewbit.errors import UsageError
+from fewbit.model.placing import Placed
+from fewbit.record import Record
+from fewbit.schemes.config import Config
+from fewbit.schemes.scope import IgnoredScope
+
+ValidationFn = Callable[[Any, Iterable[Any]], Any]
+
+_PRICES = tuple(PRICE * 4.0**-step for step in range(8))
+"""From what `quantize` takes by default down to where almost nothing is in integers."""
+
+
+def quantize_with_accuracy_control(
+    model: Any,
+    calibration_dataset: Any,
+    validation_dataset: Any,
+    validation_fn: ValidationFn | None = None,
+    *,
+    max_drop: float = 0.01,
+    drop_type: str = "absolute",
+    preset: str | Config | None = None,
+    target: str | None = None,
+    subset_size: int = 300,
+    fast_bias_correction: bool = True,
+    ignored_scope: IgnoredScope | None = None,
+    advanced_parameters: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Quantize a model as far as its accuracy allows; the layers that cost most stay in float.
+
+    Args:
+        model: an ONNX model or its path. It is not changed.
+        calibration_dataset: anything `Dataset` takes.
+        validation_dataset: what accuracy is measured on, the same kinds.
+        validation_fn: takes a model of the kind that was given (a `ModelProto`) and the validation data as model
+            inputs, and returns a number, the higher the better, or a tuple that begins with it. By default the share of
+            answers whose largest entry is that of the float model; of a model without such answers, 1 minus the error.
+        max_drop: how much lower it may be than the float model's.
+        drop_type: `"absolute"`, or `"relative"` to the float model's.
+        preset: as in `quantize`; static activations.
+        target: as in `quantize`.
+        subset_size: how many calibration samples are read.
+        fast_bias_correction: as in `quantize`.
+        ignored_scope: nodes that stay in float whatever happens.
+        advanced_parameters: as in `quantize`; `price` is where the search begins.
+        output: a file to write to; its path is then returned.
+        progress: shows how far it is.
+
+    Returns:
+        The quantized model, or its path. The record says, for each layer kept for the accuracy's sake, what it costs in
+        bytes and in expected time.
+
+    Raises:
+        UsageError: a model without a graph, no static activations, a drop that is no number from 0 up.
+    """
+    relative = _relative(max_drop, drop_type)
+    correct = "fast_bias_correction" if fast_bias_correction else "bias_correction"
+    options = Options.read(advanced_parameters, target=target, correct=correct)
+    view: Any = view_of(model)
+    if "place" not in view.can:
+        raise UsageError(
+            "accuracy control of a PyTorch module", where="model", expected="an ONNX model", try_="torch.onnx.export it"
+        )
+    deliver = Delivery(view, output, options)
+    quantizer = ModelQuantizer(without(configuration(preset or "w8a8"), ignored_scope, view))
+    calibration, validation = (_dataset(data) for data in (calibration_dataset, validation_dataset))
+    run = _calibrated(quantizer, view, calibration, subset_size, options, progress or Progress())
+    judge = _Judge(view, validation, validation_fn, options.batch_size)
+    wanted = judge.float_score - (abs(judge.float_score) * max_drop if relative else max_drop)
+    placed, result, score = _search(run, judge, wanted, options.price)
+    run.note(placed)
+    _note_kept(run, placed, quantizer.record)
+    run.verify(result)
+    quantizer.record.facts |= {"accuracy_float": judge.float_score, "accuracy": score, "accuracy_wanted": wanted}
+    if score < wanted:
+        reason = "not even the model with hardly anything in integers is as accurate as asked for"
+        quantizer.record.note("accuracy-missed", reason, score=score, wanted=wanted)
+    result.sign(quantizer.config, quantizer.record)
+    return deliver(quantizer, result)
+
+
+def _calibrated(
+    quantizer: ModelQuantizer, view: Any, dataset: Dataset, samples: int, options: Options, progress: Progress
+) -> Calibrated:
+    view.probe(next(iter(dataset.inputs(view.signature(), options.batch_size))))
+    plan = make_plan(view, quantizer.config)
+    if not plan.static:
+        raise UsageError("no static activations to choose among", where="preset", expected="a preset such as w8a8")
+    refuse_weights(view, plan)
+    items = dataset.subset(samples).inputs(view.signature(), options.batch_size)
+    tracked = progress.track(items, total=samples, label="calibration")
+    return calibrate(view, plan, tracked, record=quantizer.record, options=options, samples=samples)
+
+
+class _Judge:
+    """Scores models on the validation data."""
+
+    def __init__(self, view: Any, dataset: Dataset, function: ValidationFn | None, batch_size: int):
+        self._view, self._dataset, self._function, self._batch_size = view, dataset, function, batch_size
+        self.float_score = 1.0 if function is None else self.score(view)
+
+    def score(self, view: Any) -> float:
+        """How good a model is."""
+        if self._function is None:
+            found = nearness(self._view.answers(self._items()), view.answers(self._items()))
+            agreement = found["agreement"]
+            return float(1 - found["error"] if agreement is None else agreement)
+        said = self._function(view.native(), self._items())
+        return float(said[0] if isinstance(said, tuple | list) else said)
+
+    def _items(self) -> Iterable[Any]:
+        return self._dataset.inputs(self._view.signature(), self._batch_size)
+
+
+def _search(run: Calibrated, judge: _Judge, wanted: float, start: float) -> tuple[Placed, Any, float]:
+    """The highest price whose model is good enough, by halves: the lower the price, the more stays in float."""
+    prices = [start, *(price for price in _PRICES if price < start)]
+    tried: dict[int, tuple[Placed, Any, float]] = {}
+
+    def attempt(index: int) -> bool:
+        placed = run.place(prices[index])
+        result = run.write(placed)
+        tried[index] = placed, result, judge.score(result)
+        return tried[index][2] >= wanted
+
+    if attempt(0):
+        return tried[0]
+    low, high = 0, len(prices) - 1  # not good enough at `low`
+    if not attempt(high):
+        return tried[high]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if attempt(middle) else (middle, high)
+    return tried[high]
+
+
+def _note_kept(run: Calibrated, placed: Placed, record: Record) -> None:
+    """What each layer costs that would be in integers if only time counted."""
+    free = run.place(inf)
+    sizes = {w.point.layer: w.bytes_before - w.bytes_after for w in run.plan.weights}
+    for layer in sorted(free.layers - placed.layers):
+        record.note(
+            "kept-for-accuracy", placed.kept.get(layer, ""), where=layer, bytes=sizes.get(layer, 0),
+            time_share=free.saved.get(layer, 0.0),
+        )  # fmt: skip
+
+
+def _relative(max_drop: float, drop_type: str) -> bool:
+    if drop_type not in ("absolute", "relative"):
+        raise UsageError(f"drop_type={drop_type!r}", where="drop_type", expected="'absolute' or 'relative'")
+    if isinstance(max_drop, bool) or not isinstance(max_drop, int | float) or not 0 <= max_drop < inf:
+        raise UsageError(f"max_drop={max_drop!r}", where="max_drop", expected="a number from 0 up")
+    return drop_type == "relative"
+
+
+def _dataset(source: Any) -> Dataset:
+    return source if isinstance(source, Dataset) else Dataset(source)

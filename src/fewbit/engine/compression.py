@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a weight mode for one model."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fewbit.engine.ratio import with_ratio
+from fewbit.model.ops import LINEAR
+from fewbit.model.points import Role
+from fewbit.model.view import ModelView
+from fewbit.schemes.config import Config
+from fewbit.schemes.modes import compression_config
+
+
+def compression(
+    view: ModelView,
+    mode: str | Enum,
+    *,
+    group_size: int | None = None,
+    ratio: float | None = None,
+    algorithm: str | None = None,
+    all_layers: bool = False,
+    exclude: tuple[str, ...] = (),
+) -> Config:
+    """What `compress_weights` does to a model, as a configuration.
+
+    Args:
+        view: of the model.
+        mode: what weights become.
+        group_size: elements that share a scale; the mode's own by default.
+        ratio: the share of the weights that become `mode`, the least sensitive ones; the others become `int8_asym`.
+        algorithm: how scales are found.
+        all_layers: give embeddings and the last layer the mode too, however narrow it is.
+        exclude: layers that stay in float.
+    """
+    config = compression_config(
+        mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
+    ).excluding(exclude)
+    return config if ratio is None else with_ratio(view, config, ratio)
+
+
+def _head(view: ModelView) -> str | None:
+    """The last linear layer: what it computes is the answer, so it is the one most worth its bits."""
+    return next((p.layer for p in reversed(view.points()) if p.role is Role.weight and p.op is LINEAR), None)
