@@ -19,7 +19,7 @@ from fewbit.engine.nearness import nearness
 from fewbit.engine.options import PRICE, Options
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
-from fewbit.engine.run import refuse_weights, view_of
+from fewbit.engine.run import facts_of, refuse_weights, view_of
 from fewbit.engine.static import Calibrated, calibrate
 from fewbit.engine.verbs import configuration, without
 from fewbit.errors import UsageError
@@ -86,6 +86,7 @@ def quantize_with_accuracy_control(
         raise UsageError(
             "accuracy control of a PyTorch module", where="model", expected="an ONNX model", try_="torch.onnx.export it"
         )
+    view.aim(options.target, options.accuracy_level)
     deliver = Delivery(view, output, options)
     quantizer = ModelQuantizer(without(configuration(preset or "w8a8"), ignored_scope, view))
     calibration, validation = (_dataset(data) for data in (calibration_dataset, validation_dataset))
@@ -96,6 +97,7 @@ def quantize_with_accuracy_control(
     run.note(placed)
     _note_kept(run, placed, quantizer.record)
     run.verify(result)
+    quantizer.record.facts["bytes_after"] = result.size()
     quantizer.record.facts |= {"accuracy_float": judge.float_score, "accuracy": score, "accuracy_wanted": wanted}
     if score < wanted:
         reason = "not even the model with hardly anything in integers is as accurate as asked for"
@@ -112,6 +114,7 @@ def _calibrated(
     if not plan.static:
         raise UsageError("no static activations to choose among", where="preset", expected="a preset such as w8a8")
     refuse_weights(view, plan)
+    quantizer.record.facts |= facts_of(plan)
     items = dataset.subset(samples).inputs(view.signature(), options.batch_size)
     tracked = progress.track(items, total=samples, label="calibration")
     return calibrate(view, plan, tracked, record=quantizer.record, options=options, samples=samples)

@@ -98,6 +98,9 @@ class ModelQuantizer:
     ) -> ModelView:
         """The same for a model that is open already, and with everything a run can be told."""
         options = options or Options()
+        if "place" in view.can:
+            graph: Any = view
+            graph.aim(options.target, options.accuracy_level)
         dataset = None if dataloader is None else _dataset(dataloader)
         if dataset is not None:
             view.probe(next(iter(dataset.inputs(view.signature(), options.batch_size))))

@@ -12,6 +12,7 @@ import torch
 from fewbit import registry
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
+from fewbit.data.source import known_length
 from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
@@ -63,15 +64,10 @@ def execute(
         record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
     for where, what in plan.notes:
         record.note("note", what, where=where)
-    record.facts |= {
-        "items": 0,
-        "bytes_before": plan.bytes_before,
-        "bytes_after": plan.bytes_after,
-        "config": plan.config.to_dict(),
-        "fingerprint": plan.config.fingerprint,
-        "layers": list(plan.layers()),
-    }
+    record.facts |= facts_of(plan)
     taken = dataset if dataset is None or samples is None else dataset.subset(samples)
+    if taken is not None and (length := known_length(taken.source)) is not None:
+        samples = length if samples is None else min(samples, length)
 
     def items(label: str) -> Iterator[Any]:
         return progress.track(_items(taken, view, options.batch_size), total=samples, label=label)
@@ -88,6 +84,18 @@ def execute(
     for where, what in view.notes:
         record.note("run", what, where=where)
     return view
+
+
+def facts_of(plan: Plan) -> dict[str, Any]:
+    """What a record says of a plan before it is carried out."""
+    return {
+        "items": 0,
+        "bytes_before": plan.bytes_before,
+        "bytes_after": plan.bytes_after,
+        "config": plan.config.to_dict(),
+        "fingerprint": plan.config.fingerprint,
+        "layers": list(plan.layers()),
+    }
 
 
 def require_data(plan: Plan, dataset: Dataset | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import torch
 from torch import Tensor
@@ -28,17 +29,21 @@ class Site:
 
     Args:
         observer: of its range.
+        limits: beyond these its readers do not tell values apart.
         kept: some of its values.
     """
 
     observer: RangeObserver
+    limits: tuple[float, float] = (-inf, inf)
     waiting: list[Tensor] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
     count: int = 0
+    ends: tuple[float, float] = (inf, -inf)
 
     def take(self, found: Mapping[str, Tensor], item: int) -> None:
         """Take in what one item shows."""
-        values = torch.cat([found[SAMPLE].flatten().float(), found[LOW].min()[None], found[HIGH].max()[None]])
+        values = found[SAMPLE].flatten().float().clamp(*self.limits)
+        self.ends = (min(self.ends[0], float(found[LOW].min())), max(self.ends[1], float(found[HIGH].max())))
         self.waiting.append(values)
         self.count += values.numel()
         if sum(map(torch.numel, self.kept)) < _KEPT:
@@ -59,6 +64,8 @@ class Site:
 
     def grid(self, grid: Grid) -> QParams:
         """Scale and zero point of its codes."""
+        # The extremes count once: a sample says how often values near them come.
+        self.waiting.append(torch.tensor(self.ends).clamp(*self.limits))
         self.flush()
         low, high = self.observer.range(grid)
         return from_range(low, high, grid, (1,))

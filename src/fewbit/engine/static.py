@@ -24,16 +24,21 @@ from torch import Tensor
 from fewbit.algorithms._members import algorithm
 from fewbit.engine.collect import Statistics, is_held_out, refuse_non_finite
 from fewbit.engine.correcting import FEW, correct_fast, correct_slow
+from fewbit.engine.inputs import watch_inputs
 from fewbit.engine.nearness import nearness
 from fewbit.engine.observing import range_observer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
+from fewbit.engine.preparing import prepare
 from fewbit.engine.seen import Input, Site
 from fewbit.engine.solve import settle
 from fewbit.engine.storing import storable
+from fewbit.errors import UsageError
 from fewbit.model.placing import Placed, PlacingView, Rounding
 from fewbit.model.points import Point, Role
 from fewbit.model.watch import COUNT, HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, WINDOWS, Watch
+from fewbit.numerics.blocks import QSchemeType
+from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
 from fewbit.observers._base import Observer, RangeObserver, observer_class
@@ -67,10 +72,37 @@ def calibrate(
     view: PlacingView, plan: Plan, items: Iterable[Any], *, record: Record, options: Options, samples: int | None = None
 ) -> Calibrated:
     """Look at a graph with data, and find codes for all of it."""
+    refuse_schemes(plan)
     run = Calibrated(view, plan, options, record)
     run.look(items, sample=max(_LEAST, _SAMPLES // (samples or 100)))
+    if options.prepare:
+        run = run.prepared()
     run.solve()
     return run
+
+
+def refuse_schemes(plan: Plan) -> None:
+    """Refuse what integer kernels do not compute with, before the data is read.
+
+    Raises:
+        UsageError: an activation that is no 8-bit integer by tensor, a weight that is no symmetric int8 by channel.
+    """
+    whole, rows = QSchemeType.per_tensor, QSchemeType.per_channel
+    wrong = [a.point.name for a in plan.static if not _is_byte(a.grid) or a.grid.granularity is not whole]
+    for w in plan.weights:
+        fits = _is_byte(w.grid) and not w.grid.asymmetric and w.grid.granularity in (whole, rows)
+        wrong += [] if fits else [w.point.name]
+    if wrong:
+        raise UsageError(
+            f"{len(wrong)} static schemes that integer kernels of graphs do not compute with",
+            where=", ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""),
+            expected="8-bit activations with one scale a tensor, symmetric int8 weights with one a channel, as in w8a8",
+            try_="compress_weights for narrower weights, a dynamic preset for scales found in each call",
+        )
+
+
+def _is_byte(grid: Grid) -> bool:
+    return grid.dtype.is_integer and grid.dtype.bits == 8
 
 
 class Calibrated:
@@ -90,6 +122,8 @@ class Calibrated:
         self._teachers: list[Any] = []
         self._judges: list[Any] = []
         self._facts: dict[str, dict[str, Any]] = {}
+        self._planned = {user: w for w in plan.weights for user in w.point.users or (w.point.name,)}
+        self.weights = view.points(lambda p: p.role is Role.weight and p.name in self._planned)
         self.grid = plan.static[0].grid
         self._spec = plan.static[0].spec
         self.sites: dict[Point, Site] = {}
@@ -107,9 +141,10 @@ class Calibrated:
     def look(self, items: Iterable[Any], *, sample: int = 1024) -> None:
         """One pass over the data."""
         takers: dict[Point, Site | Input] = {}
+        limits = self.view.limits(self.target)
         for point in self.view.sites(self.target):
-            takers[point] = self.sites[point] = Site(_observer(self._spec))
-        layers = {w.point.layer for w in self.plan.weights}
+            takers[point] = self.sites[point] = Site(_observer(self._spec), limits.get(point, (-inf, inf)))
+        layers = {point.layer for point in self.weights} - set(self.view.hidden())
         for point in self.view.points(lambda p: p.role is Role.input and p.layer in layers):
             takers[point] = self.inputs[point.layer] = Input()
         guards = {point: FiniteGuard() for point in takers}
@@ -124,13 +159,42 @@ class Calibrated:
         self.items = self.view.run(self._keeping(items), {point: watch(point) for point in takers})
         refuse_non_finite(guards)
 
+    def prepared(self) -> Calibrated:
+        """The same of a model whose channels were evened out; the items that were kept are looked at again."""
+        view: Any = self.view.copy()
+        solvers = [algorithm(name, stage="prepare") for name in self.options.prepare]
+        layers = {point.layer for point in self.weights} - set(view.hidden())
+        watch, seen = watch_inputs(view, layers, (LOW, HIGH, SQUARE, COUNT))
+        kept = self.kept_items()
+        view.run(kept, watch)
+        if not prepare(view, self.plan, solvers, kept[0], seen, self.record):
+            return self
+        run = Calibrated(view, self.plan, self.options, self.record)
+        view.probe(kept[0])
+        run.look(kept, sample=_SAMPLES // len(kept))
+        self.record.note(
+            "second-pass", f"channels were evened out: ranges are those of {len(kept)} items, looked at again"
+        )
+        run.items = self.items
+        return run
+
+    def kept_items(self) -> list[Any]:
+        """The items that were kept, so mixed that those kept aside come out as such again."""
+        teachers, judges = iter(self._teachers), iter(self._judges)
+        mixed: list[Any] = []
+        while (item := next(judges if is_held_out(len(mixed)) else teachers, None)) is not None:
+            mixed.append(item)
+        return mixed
+
     def solve(self) -> None:
         """Codes of all weights, scales of all activations, and what each does to the answers."""
         for w in self.plan.weights:
             solution = settle(self.view.read(w.point), w, self._statistics(w.point.layer))
-            self.codes[w.point.layer] = solution.qtensor
-            self._noise[w.point.layer] = float(solution.facts.get("error", 0.0))
-            self._facts[w.point.layer] = solution.facts
+            for point in self.weights:
+                if point.name in (w.point.users or (w.point.name,)):  # whoever shares a weight sees the same codes
+                    self.codes[point.layer] = solution.qtensor
+                    self._noise[point.layer] = float(solution.facts.get("error", 0.0))
+                    self._facts[point.layer] = solution.facts
         self.grids = {point: site.grid(self.grid) for point, site in self.sites.items() if not site.empty}
         # What would not be rounded if only time counted will not be if error counts too.
         free = self.place().sites
@@ -156,11 +220,11 @@ class Calibrated:
         return twin  # type: ignore[no-any-return]
 
     def _correct(self, view: PlacingView, placed: Placed) -> None:
-        """Shift the layers whose weights were rounded; a view of them as rounded floats is what slow correction runs."""
+        """Shift the layers whose weights were rounded; the slow way runs a view that has them as rounded floats."""
         if self.options.correct is None:
             return
         solver, record = algorithm(self.options.correct, stage="correct"), Record("correct")
-        points = [w.point for w in self.plan.weights if w.point.layer in placed.layers]
+        points = [point for point in self.weights if point.layer in placed.layers]
 
         def rounded(point: Point) -> Tensor:
             return self.codes[point.layer].dequantize()
@@ -172,15 +236,15 @@ class Calibrated:
             twin: Any = self.view.copy()
             for point in points:
                 twin.write(point, rounded(point))
-            items = [item for pair in zip(self._teachers, self._judges) for item in pair][:FEW]
+            items = self.kept_items()[:FEW]
             for layer, amount in correct_slow(self.view, twin, solver, points, items, record).items():
                 view.shift(layer, amount)
         self._corrections = record.lines
 
     def note(self, placed: Placed) -> None:
         """A line about each layer, and what was chosen."""
-        for w in self.plan.weights:
-            layer = w.point.layer
+        for point in self.weights:
+            layer, w = point.layer, self._planned[point.name]
             if layer in placed.layers:
                 self.record.note("quantized", w.why, where=layer, algorithm=w.algorithm.name, **self._facts[layer])
             else:
@@ -219,10 +283,11 @@ class Calibrated:
 
 def _forbidden(view: PlacingView, plan: Plan) -> dict[str, str]:
     """Nodes that stay in float, by name: those the configuration excludes, and layers that have no plan."""
-    planned = {w.point.layer for w in plan.weights}
-    reasons = {kept.name.removesuffix(".weight"): kept.reason for kept in plan.kept}
+    planned = {user.rpartition(".")[0] for w in plan.weights for user in w.point.users or (w.point.name,)}
+    reasons = view.hidden() | {kept.name.removesuffix(".weight"): kept.reason for kept in plan.kept}
     weights = {point.layer for point in view.points(lambda p: p.role is Role.weight)}
     found = {layer: reasons.get(layer, "the configuration has no scheme for it") for layer in weights - planned}
+    found |= view.hidden()
     for name, types in view.layers().items():
         resolved = plan.config.resolve(name, types)
         if resolved.source == "excluded":

@@ -73,6 +73,23 @@ class PlacingView(ModelView, Protocol):
     def save(self, path: Path, *, overwrite: bool = False) -> Path:
         """Write the model to a file, whole or not at all."""
 
+    def aim(self, target: str | None, accuracy_level: int = 0) -> None:
+        """Say for which runtime the model will be written.
+
+        Args:
+            target: its name; the backend's first choice if not said.
+            accuracy_level: how products with narrow weights may round activations, where the runtime has such levels.
+
+        Raises:
+            UsageError: a target that the backend does not know.
+        """
+
+    def hidden(self) -> dict[str, str]:
+        """Layers whose activations cannot be watched, each with the reason."""
+
+    def limits(self, target: str | None) -> dict[Point, tuple[float, float]]:
+        """Of activations whose readers do not tell apart what lies beyond two ends: the ends."""
+
     def sites(self, target: str | None) -> list[Point]:
         """Activations that may become codes, in order; after `probe`."""
 

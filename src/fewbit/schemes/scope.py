@@ -10,7 +10,7 @@ from typing import Any
 
 from fewbit.errors import UsageError
 from fewbit.schemes.faults import Fault, closest, no_field, refuse
-from fewbit.schemes.patterns import fault_of, lineage
+from fewbit.schemes.patterns import covers, fault_of, lineage, matches
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class IgnoredScope:
     """Layers that stay as they are.
 
     Args:
-        names: layers by name, with everything inside them.
+        names: layers by name or glob, with everything inside them.
         patterns: regular expressions that a layer's name starts with.
         types: layers of a type, subclasses included.
         subgraphs: parts of a graph, each with `inputs` and `outputs`.
@@ -82,7 +82,7 @@ class IgnoredScope:
     def matches(self, name: str, types: Sequence[str]) -> bool:
         """Whether a layer stays as it is, by name or type; subgraphs need the whole graph, see `select`."""
         return (
-            any(outer in self.names for outer in lineage(name))
+            any(covers(entry, name) for entry in self.names)
             or any(re.match(pattern, name) for pattern in self.patterns)
             or any(kind in self.types for kind in types)
         )
@@ -121,7 +121,7 @@ class IgnoredScope:
         faults = [
             Fault("IgnoredScope.names", f"{name!r} {nothing}", closest(name, sorted(outer)))
             for name in self.names
-            if name not in outer
+            if not any(matches(name, each) for each in outer)
         ]
         faults += [
             Fault("IgnoredScope.types", f"{kind!r} {nothing}", closest(kind, kinds))

@@ -409,4 +409,5 @@ def test_a_scale_that_has_to_hold_a_bias_does_not_change_the_weight():
     assert np.abs(codes[-1]).max() < 10 and np.abs(codes[0]).max() >= 127
     assert (np.abs(codes * scale - constants["w"]) <= 1.01 * scale).all()
     assert np.abs(found["c.bias.codes"].astype(np.int64)).max() < 2**31 - 1
-    assert np.allclose(found["c.bias.codes"] * found["c.bias.scale"].astype(np.float64), 3, rtol=1e-6)
+    step = found["c.bias.scale"].astype(np.float64)
+    assert (np.abs(found["c.bias.codes"] * step - 3) <= 0.51 * step).all()

@@ -89,6 +89,17 @@ def write_dynamic(graph: ir.Graph, layer: Layer, codes: QTensor) -> ir.Node:
     return integer
 
 
+def round_input(graph: ir.Graph, layer: Layer) -> None:
+    """Let a layer with a float weight read its activation as rounded to 8 bits in each call."""
+    write, node = Writer(graph), layer.node
+    value = node.inputs[layer.reads]
+    codes = _quantized(write, node, value)
+    read = write.node("DequantizeLinear", codes, f"{layer.name}.input.dequantize", dtype=_FLOAT)
+    assert node.graph is not None
+    node.graph.insert_before(node, read)
+    node.replace_input_with(layer.reads, read.outputs[0])
+
+
 def _refuse(write: Writer, layer: Layer, codes: QTensor) -> None:
     grid, row = codes.grid, (1, *codes.shape[1:])
     by_row = codes.block == row or codes.scale.numel() == 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from fewbit.backends.graph.shapes import sides
@@ -46,6 +47,22 @@ def check_feed(graph: ir.Graph, item: Mapping[str, Any], index: int) -> None:
                 where=f"item {index}",
                 expected=f"{wanted} {'' if known is None else ['?' if side is None else side for side in known]}",
             )
+        _refuse_non_finite(name, array, index)
+
+
+def _refuse_non_finite(name: str, array: Any, index: int) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or not array.size:
+        return
+    # The sum is not finite if anything is not, and nearly never otherwise.
+    if not np.isfinite(np.sum(array, dtype=np.float64)) and not np.all(np.isfinite(array)):
+        bad = np.argwhere(~np.isfinite(array))
+        raise DataError(
+            f"{len(bad)} of {array.size} values of the input {name!r} are not finite, the first at {bad[0].tolist()}",
+            code="not-finite",
+            where=f"item {index}",
+            expected="numbers that are neither NaN nor infinite",
+            try_="leave this sample out, or look at how it was made",
+        )
 
 
 def _listed(names: Mapping[str, Any]) -> str:

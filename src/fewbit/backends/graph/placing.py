@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import onnx_ir as ir
@@ -98,6 +99,21 @@ class Placing:
                 whole[unit.out.name or ""] = whole[unit.nodes[0].outputs[0].name or ""]
         placement = replace(placed.own.placement, units=fresh)
         emit(self._model, placement, code_scales(families(fresh, whole), whole), weights)
+
+    def limits(self) -> dict[Point, tuple[float, float]]:
+        """Of values that gates alone read, in integers if at all: where the gates are shut, and where wide open."""
+        found = {}
+        readers = {edge.value: edge.readers for edge in self.board.edges}
+        for point, value in self.points.items():
+            units = readers.get(value, ())
+            if not units or value.is_graph_output() or any(unit.factor <= 0 for unit in units):
+                continue
+            shut = [-unit.offset / unit.factor for unit in units if unit.kind in ("hard_swish", "hard_sigmoid")]
+            if len(shut) != len(units):
+                continue
+            wide = [(1 - unit.offset) / unit.factor for unit in units if unit.kind == "hard_sigmoid"]
+            found[point] = min(shut), max(wide) if len(wide) == len(units) else inf
+        return found
 
     def ranges(self, sites: Mapping[Point, Range]) -> dict[str, Range]:
         """The ranges of all values, by name, from those that were looked at."""

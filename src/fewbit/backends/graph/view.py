@@ -34,6 +34,7 @@ from fewbit.backends.graph.stored_codes import store_codes
 from fewbit.backends.graph.structure import find_structure
 from fewbit.backends.graph.targets import ONNXRUNTIME, target_of
 from fewbit.backends.graph.weights import read_weight, write_weight
+from fewbit.backends.graph.widening import widen
 from fewbit.backends.graph.writing_codes import Pending, write_codes
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
@@ -66,7 +67,9 @@ class GraphView:
         self._known: Catalogue | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._placings: dict[str | None, Placing] = {}
-        self._written = Pending()
+        self._example: Feed | None = None
+        self._pending = Pending()
+        self._written: ir.Model | None = None
         self.target: str | None = None
         self._noted: dict[tuple[str, str], None] = {}
 
@@ -97,11 +100,12 @@ class GraphView:
         return self._look().skipped
 
     def quantized(self) -> list[str]:
-        """Nodes of quantized models."""
-        return quantized_nodes(self.model)
+        """Nodes of quantized models, and layers with codes."""
+        return [*self._pending.codes, *quantized_nodes(self.model)]
 
     def probe(self, item: Feed) -> None:
         """Learn the shapes of all values."""
+        self._example = item
         self._shapes = value_shapes(self.model, item)
         self._placings.clear()
 
@@ -109,7 +113,7 @@ class GraphView:
         """Bytes of all initializers."""
         return sum(
             value.const_value.nbytes
-            for graph in (self.model.graph, *self.model.graph.subgraphs())
+            for graph in (self._finished().graph, *self._finished().graph.subgraphs())
             for value in graph.initializers.values()
             if value.const_value is not None
         )
@@ -136,7 +140,7 @@ class GraphView:
 
     def read(self, point: Point) -> Tensor:
         """A weight in fewbit's layout, or what its codes stand for; not to be changed."""
-        codes = self._written.codes.get(point.layer)
+        codes = self._pending.codes.get(point.layer)
         return read_weight(self.layer(point)) if codes is None else codes.dequantize()
 
     # running
@@ -151,13 +155,27 @@ class GraphView:
 
     def answers(self, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
         """The float outputs of the model for each item."""
-        self._flush()
-        ready = session(self.model)
+        ready = session(self._finished())
         for item in items:
             found = (np.asarray(out) for out in ready.run(None, dict(item)))
             yield [torch.from_numpy(out) for out in found if np.issubdtype(out.dtype, np.floating)]
 
     # placing
+
+    def aim(self, target: str | None, accuracy_level: int = 0) -> None:
+        """Say for which runtime the model will be written."""
+        self.target = target_of(target).name
+        self._pending.accuracy_level, self._written = accuracy_level, None
+
+    def hidden(self) -> dict[str, str]:
+        """Layers in branches and loops: what they read does not leave these."""
+        main = self.model.graph
+        inner = (layer for layer in self._look().layers.values() if layer.node.graph is not main)
+        return {layer.name: "it lies in a branch or a loop, whose values do not leave it" for layer in inner}
+
+    def limits(self, target: str | None) -> dict[Point, tuple[float, float]]:
+        """Of what only gates read: between what they are neither shut nor wide open."""
+        return self._placing(target).limits()
 
     def sites(self, target: str | None) -> list[Point]:
         """Activations that may become codes, in order; after `probe`."""
@@ -185,12 +203,12 @@ class GraphView:
         """Write a choice into the graph."""
         self._placing(placed.target).settle(placed, activations, weights)
         self._placings.clear()
-        self._known = None
+        self._changed()
 
     def store(self, point: Point, codes: QTensor, target: str | None) -> None:
         """Keep a weight as codes in the file alone."""
         store_codes(self.model, self.layer(point), codes, standard=target_of(target) is not ONNXRUNTIME)
-        self._known = None
+        self._changed()
 
     # changing
 
@@ -199,17 +217,21 @@ class GraphView:
         if tuple(tensor.shape) != point.shape:
             raise UsageError(f"a tensor of shape {tuple(tensor.shape)}", where=point.name, expected=point.shape)
         write_weight(self.model.graph, self.layer(point), tensor)
-        self._known = None
+        for user in point.users:
+            self._pending.codes.pop(user.rpartition(".")[0], None)
+        self._changed()
 
     def rescale(self, producer: str, consumers: Sequence[str], channels: Sequence[int], factors: Tensor) -> None:
         """Divide the producer's output channels by `factors` and multiply the consumers' inputs by them."""
         rescale(self.model, producer, consumers, channels, factors)
-        self._known = None
+        self._changed()
 
     def shift(self, layer: str, amount: Tensor) -> None:
         """Add an amount to the output channels of a layer."""
+        if layer not in self._look().layers:
+            raise UsageError(f"the model has no layer {layer!r}", expected=nearest(layer, self._look().layers)[:300])
         shift(self.model, layer, amount)
-        self._known = None
+        self._changed()
 
     def prune(self, point: Point, mask: Tensor) -> None:
         """Set what the mask does not keep to zero."""
@@ -219,9 +241,11 @@ class GraphView:
         """Keep a weight as these codes; put a layer's input on a grid whose scales are found in each call."""
         if point.role is Role.weight and isinstance(how, QTensor) and how.shape == point.shape:
             for user in point.users:
-                self._written.codes[user.rpartition(".")[0]] = how
+                self._pending.codes[user.rpartition(".")[0]] = how
+            self._written = None
         elif point.role is Role.input and isinstance(how, Grid):
-            self._written.dynamic.add(point.layer)
+            self._pending.dynamic.add(point.layer)
+            self._written = None
         else:
             raise UsageError(
                 f"{point.name} cannot be quantized by a {type(how).__name__} alone",
@@ -236,29 +260,29 @@ class GraphView:
 
     def copy(self) -> GraphView:
         """A view of a copy; tensors are shared, and never changed in place."""
-        self._flush()
         twin = GraphView(self.model.clone(deep_copy=False), self.source)
-        twin._noted, twin._shapes = dict(self._noted), dict(self._shapes)
+        twin._pending = self._pending.copy()
+        twin._noted, twin._shapes, twin._example = dict(self._noted), dict(self._shapes), self._example
+        twin.target = self.target
         return twin
 
     def native(self) -> Any:
         """The model as what it was given as: a `ModelProto`, or a model of onnx-ir."""
-        self._flush()
-        return self.model if isinstance(self.source, ir.Model) else to_proto(self.model)
+        model = self._finished()
+        return model if isinstance(self.source, ir.Model) else to_proto(model)
 
     def save(self, path: Path, *, overwrite: bool = False) -> Path:
         """Write the model to a file, whole or not at all."""
-        self._flush()
-        return save(self.model, path, overwrite=overwrite)
+        return save(self._finished(), path, overwrite=overwrite)
 
     def sign(self, config: Config, record: Record) -> None:
         """Leave in the model's metadata what was done to it; the record of each layer is a file beside it."""
+        self._written = None
         self.model.metadata_props["fewbit"] = json.dumps({"version": __version__, **record.facts}, default=str)
 
     def executed(self) -> dict[str, Any]:
         """What ONNX Runtime really runs of the model: how many operators of each kind, in integers and in float."""
-        self._flush()
-        return executed(self.model).facts()
+        return executed(self._finished()).facts()
 
     # inside
 
@@ -269,12 +293,20 @@ class GraphView:
             raise UsageError(f"the model has no layer {point.layer!r}", expected=nearest(point.layer, found)[:300])
         return found[point.layer]
 
-    def _flush(self) -> None:
-        """Write what was only noted: how a weight is kept depends on what becomes of its layer's input."""
-        if self._written.codes:
-            write_codes(self.model, self._look().layers, self._written, self.target)
-            self._written = Pending()
-            self._known = None
+    def _finished(self) -> ir.Model:
+        """The model with codes written; how a weight is kept depends on what becomes of its layer's input.
+
+        The view goes on with the float model beside it, so that a layer with codes can still be seen and shifted.
+        """
+        if not self._pending.codes and not self._pending.dynamic:
+            return self.model
+        if self._written is None:
+            self._written = self.model.clone(deep_copy=False)
+            write_codes(self._written, catalogue(self._written).layers, self._pending, self.target)
+        return self._written
+
+    def _changed(self) -> None:
+        self._known = self._written = None
 
     def _look(self) -> Catalogue:
         if self._known is None:
@@ -283,8 +315,16 @@ class GraphView:
 
     def _placing(self, target: str | None) -> Placing:
         if target not in self._placings:
+            self._widen()
             self._placings[target] = Placing(self.model, self._shapes, target)
         return self._placings[target]
+
+    def _widen(self) -> None:
+        """Let a float16 model compute in float32 inside: there are no integer kernels between halves on a CPU."""
+        notes = widen(self.model)
+        if notes and self._example is not None:
+            self._noted |= dict.fromkeys(notes)
+            self._known, self._shapes = None, value_shapes(self.model, self._example)
 
     def _sight(self, point: Point, watch: Watch) -> Sight:
         if point.role is Role.input:

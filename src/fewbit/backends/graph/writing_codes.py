@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from fewbit.backends.graph.dynamic import write_dynamic
+from fewbit.backends.graph.dynamic import round_input, write_dynamic
 from fewbit.backends.graph.layers import Layer
 from fewbit.backends.graph.nbits import takes_nbits, write_nbits
 from fewbit.backends.graph.opset import raise_opset
@@ -40,6 +40,10 @@ class Pending:
     dynamic: set[str] = field(default_factory=set)
     accuracy_level: int = 0
 
+    def copy(self) -> Pending:
+        """The same, apart."""
+        return Pending(dict(self.codes), set(self.dynamic), self.accuracy_level)
+
 
 def write_codes(model: ir.Model, layers: Mapping[str, Layer], pending: Pending, target: str | None) -> None:
     """Write codes into a graph, in place."""
@@ -53,6 +57,8 @@ def write_codes(model: ir.Model, layers: Mapping[str, Layer], pending: Pending, 
             write_nbits(model.graph, layer, codes, accuracy_level=pending.accuracy_level)
         else:
             plain[name] = codes
+    for name in pending.dynamic - set(pending.codes):
+        round_input(model.graph, layers[name])
     done: set[ir.Value] = set()
     for name, codes in plain.items():
         weight = layers[name].weight_value

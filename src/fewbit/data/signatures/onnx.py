@@ -73,7 +73,7 @@ def _spec(value: Any) -> InputSpec:
 def _axis(dim: Any) -> int | str | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
-    return str(dim.dim_param) if dim.dim_param else None
+    return str(dim.dim_param) if dim.dim_param not in ("", "?") else None
 
 
 def _dtype(element: int) -> str | None:
