@@ -117,7 +117,7 @@ def _calibrated(
     quantizer.record.facts |= facts_of(plan)
     items = dataset.subset(samples).inputs(view.signature(), options.batch_size)
     tracked = progress.track(items, total=samples, label="calibration")
-    return calibrate(view, plan, tracked, record=quantizer.record, options=options, samples=samples)
+    return calibrate(view, plan, tracked, record=quantizer.record, options=options, samples=samples, each=True)
 
 
 class _Judge:

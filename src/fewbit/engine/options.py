@@ -9,7 +9,7 @@ from typing import Any
 
 from fewbit.errors import UsageError, nearest
 
-PRICE = 0.2
+PRICE = 0.1
 """The error in the answers, as a share of their energy, that is worth the time of the whole float model."""
 
 

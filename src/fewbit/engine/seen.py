@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one pass over the data shows of a graph: of each activation that may become codes, and of each layer's input."""
+"""What one pass over the data shows of a graph: of each activation that may become codes, and of each layer's input.
+
+A graph shows a hundred small statistics an item. They are taken in many items at a time: one by one, adding them up
+would take longer than the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +22,56 @@ from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams, from_range
 from fewbit.numerics.quantize import fake_quantize
 from fewbit.observers._base import RangeObserver
+from fewbit.observers._finite import FiniteGuard
 from fewbit.observers.moments import MomentsObserver
 
-_FLUSH = 1 << 14  # values gathered before an observer is told
+_TOGETHER = 32  # items taken in at a time
 _KEPT = 1 << 12  # values of each activation that stay, to see what rounding does to them
+
+Found = Mapping[str, Tensor]
+
+
+class Taker(Protocol):
+    """Whoever takes in what items show."""
+
+    def take(self, found: Sequence[Found], items: Sequence[int]) -> None:
+        """Take in what some items show; all of it is finite."""
+
+
+class Gathering:
+    """What items show of one point, until there are enough to be taken in.
+
+    Args:
+        taker: who takes them.
+        guard: is told of what is not finite, which the taker never sees.
+    """
+
+    def __init__(self, taker: Taker, guard: FiniteGuard):
+        self._taker, self._guard = taker, guard
+        self._found: list[Found] = []
+        self._items: list[int] = []
+
+    def add(self, found: Found, item: int) -> None:
+        """One more item."""
+        self._found.append(found)
+        self._items.append(item)
+        if len(self._items) == _TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let the taker have what there is."""
+        found, items = self._found, self._items
+        self._found, self._items = [], []
+        if not found:
+            return
+        telling = [name for name in (LOW, HIGH, SUM, TAPS, SAMPLE) if name in found[0]]
+        total = sum(float(torch.cat([each[name].flatten() for each in found]).double().sum()) for name in telling)
+        if not isfinite(total):
+            sound = [self._guard.look(each, item) for each, item in zip(found, items)]
+            found = [each for each, fine in zip(found, sound) if fine]
+            items = [item for item, fine in zip(items, sound) if fine]
+        if found:
+            self._taker.take(found, items)
 
 
 @dataclass
@@ -31,42 +82,33 @@ class Site:
         observer: of its range.
         limits: beyond these its readers do not tell values apart.
         kept: some of its values.
+        ends: the smallest and the largest.
     """
 
     observer: RangeObserver
     limits: tuple[float, float] = (-inf, inf)
-    waiting: list[Tensor] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
-    count: int = 0
     ends: tuple[float, float] = (inf, -inf)
 
-    def take(self, found: Mapping[str, Tensor], item: int) -> None:
-        """Take in what one item shows."""
-        values = found[SAMPLE].flatten().float().clamp(*self.limits)
-        self.ends = (min(self.ends[0], float(found[LOW].min())), max(self.ends[1], float(found[HIGH].max())))
-        self.waiting.append(values)
-        self.count += values.numel()
+    def take(self, found: Sequence[Found], items: Sequence[int]) -> None:
+        """Take in what some items show."""
+        values = torch.cat([each[SAMPLE].flatten() for each in found]).float().clamp(*self.limits)
+        low = float(torch.cat([each[LOW] for each in found]).min())
+        high = float(torch.cat([each[HIGH] for each in found]).max())
+        self.ends = min(self.ends[0], low), max(self.ends[1], high)
         if sum(map(torch.numel, self.kept)) < _KEPT:
-            self.kept.append(values)
-        if self.count > _FLUSH:
-            self.flush()
+            self.kept.append(values[:: max(1, values.numel() // _KEPT)])
+        self.observer.observe(values[None])
 
     @property
     def empty(self) -> bool:
         """Whether no item reached it."""
         return not self.kept
 
-    def flush(self) -> None:
-        """Tell the observer what was gathered."""
-        if self.waiting:
-            self.observer.observe(torch.cat(self.waiting)[None])
-        self.waiting, self.count = [], 0
-
     def grid(self, grid: Grid) -> QParams:
         """Scale and zero point of its codes."""
         # The extremes count once: a sample says how often values near them come.
-        self.waiting.append(torch.tensor(self.ends).clamp(*self.limits))
-        self.flush()
+        self.observer.observe(torch.tensor([self.ends]).clamp(*self.limits))
         low, high = self.observer.range(grid)
         return from_range(low, high, grid, (1,))
 
@@ -80,18 +122,21 @@ class Site:
 
 @dataclass
 class Input:
-    """What was seen of one layer's input: from the items that teach, and from those kept aside."""
+    """What was seen of one layer's input: from the items that teach (False), and from those kept aside (True)."""
 
     moments: dict[bool, MomentsObserver] = field(default_factory=dict)
     taps: dict[bool, Taps] = field(default_factory=dict)
 
-    def take(self, found: Mapping[str, Tensor], item: int) -> None:
-        """Take in what one item shows."""
-        aside = is_held_out(item)
-        known = {name: found[name] for name in (SUM, SQUARE, COUNT)}
-        self.moments.setdefault(aside, MomentsObserver()).absorb(
-            {name: x.reshape(-1, 1) if x.ndim else x for name, x in known.items()}
-        )
-        before = self.taps.get(aside)
-        sums, windows = found[TAPS], found[WINDOWS]
-        self.taps[aside] = Taps(sums, windows) if before is None else Taps(before.sums + sums, before.windows + windows)
+    def take(self, found: Sequence[Found], items: Sequence[int]) -> None:
+        """Take in what some items show."""
+        for aside in (False, True):
+            mine = [each for each, item in zip(found, items) if is_held_out(item) is aside]
+            if not mine:
+                continue
+            known = {name: torch.stack([each[name] for each in mine]).sum(0) for name in (SUM, SQUARE, COUNT)}
+            self.moments.setdefault(aside, MomentsObserver()).absorb(
+                {name: x.reshape(-1, 1) if x.ndim else x for name, x in known.items()}
+            )
+            sums, windows = (torch.stack([each[name] for each in mine]).sum(0) for name in (TAPS, WINDOWS))
+            old = self.taps.get(aside)
+            self.taps[aside] = Taps(sums, windows) if old is None else Taps(old.sums + sums, old.windows + windows)

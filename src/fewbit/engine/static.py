@@ -15,7 +15,7 @@ then, without data
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
@@ -30,7 +30,7 @@ from fewbit.engine.observing import range_observer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.preparing import prepare
-from fewbit.engine.seen import Input, Site
+from fewbit.engine.seen import Gathering, Input, Site, Taker
 from fewbit.engine.solve import settle
 from fewbit.engine.storing import storable
 from fewbit.errors import UsageError
@@ -46,7 +46,7 @@ from fewbit.observers._finite import FiniteGuard
 from fewbit.record import Record
 
 _SAMPLES, _LEAST = 1 << 17, 256  # values of each activation in all, and of an item at least
-_PROBES = 64  # runs to measure harm with, about; each activation at least once
+_PROBES = 1  # items to measure harm with
 _JUDGES = 8  # items, of those kept aside, that the result is held against
 _OF_SITE = frozenset({LOW, HIGH, SAMPLE})
 _OF_INPUT = frozenset({SUM, SQUARE, COUNT, TAPS, WINDOWS})
@@ -69,15 +69,32 @@ def execute_static(
 
 
 def calibrate(
-    view: PlacingView, plan: Plan, items: Iterable[Any], *, record: Record, options: Options, samples: int | None = None
+    view: PlacingView,
+    plan: Plan,
+    items: Iterable[Any],
+    *,
+    record: Record,
+    options: Options,
+    samples: int | None = None,
+    each: bool = False,
 ) -> Calibrated:
-    """Look at a graph with data, and find codes for all of it."""
+    """Look at a graph with data, and find codes for all of it.
+
+    Args:
+        view: of the float graph.
+        plan: what becomes of it.
+        items: the data.
+        record: takes a line about each layer.
+        options: of the run.
+        samples: how many items there are, about.
+        each: measure what each activation does by itself, where otherwise those that do little are measured together.
+    """
     refuse_schemes(plan)
     run = Calibrated(view, plan, options, record)
     run.look(items, sample=max(_LEAST, _SAMPLES // (samples or 100)))
     if options.prepare:
         run = run.prepared()
-    run.solve()
+    run.solve(each=each)
     return run
 
 
@@ -140,7 +157,7 @@ class Calibrated:
 
     def look(self, items: Iterable[Any], *, sample: int = 1024) -> None:
         """One pass over the data."""
-        takers: dict[Point, Site | Input] = {}
+        takers: dict[Point, Taker] = {}
         limits = self.view.limits(self.target)
         for point in self.view.sites(self.target):
             takers[point] = self.sites[point] = Site(_observer(self._spec), limits.get(point, (-inf, inf)))
@@ -148,15 +165,12 @@ class Calibrated:
         for point in self.view.points(lambda p: p.role is Role.input and p.layer in layers):
             takers[point] = self.inputs[point.layer] = Input()
         guards = {point: FiniteGuard() for point in takers}
-
-        def watch(point: Point) -> Watch:
-            def take(found: Mapping[str, Tensor], item: int) -> None:
-                if guards[point].look(found, item):
-                    takers[point].take(found, item)
-
-            return Watch(_OF_SITE if point in self.sites else _OF_INPUT, take, sample)
-
-        self.items = self.view.run(self._keeping(items), {point: watch(point) for point in takers})
+        gathered = {point: Gathering(taker, guards[point]) for point, taker in takers.items()}
+        needs = {point: _OF_SITE if point in self.sites else _OF_INPUT for point in takers}
+        watch = {point: Watch(needs[point], each.add, sample) for point, each in gathered.items()}
+        self.items = self.view.run(self._keeping(items), watch)
+        for each in gathered.values():
+            each.flush()
         refuse_non_finite(guards)
 
     def prepared(self) -> Calibrated:
@@ -186,7 +200,7 @@ class Calibrated:
             mixed.append(item)
         return mixed
 
-    def solve(self) -> None:
+    def solve(self, *, each: bool = False) -> None:
         """Codes of all weights, scales of all activations, and what each does to the answers."""
         for w in self.plan.weights:
             solution = settle(self.view.read(w.point), w, self._statistics(w.point.layer))
@@ -197,11 +211,13 @@ class Calibrated:
                     self._facts[point.layer] = solution.facts
         self.grids = {point: site.grid(self.grid) for point, site in self.sites.items() if not site.empty}
         # What would not be rounded if only time counted will not be if error counts too.
-        free = self.place().sites
-        wanted = {point: grid for point, grid in self.grids.items() if point in free}
-        few = self._teachers[: max(1, _PROBES // max(1, len(wanted)))]
-        harm = self.view.harm(self.target, wanted, few)
-        self.rounding = {p: Rounding(self.sites[p].noise(grid), harm[p]) for p, grid in wanted.items()}
+        free = self.place()
+        wanted = {point: grid for point, grid in self.grids.items() if point in free.sites}
+        noise = {point: self.sites[point].noise(grid) for point, grid in wanted.items()}
+        allowed = self.options.price * (1 - free.time_after / max(free.time_before, 1e-9))
+        items = self._teachers[:_PROBES]
+        harm = self.view.harm(self.target, wanted, items, None if each else noise, allowed)
+        self.rounding = {point: Rounding(noise[point], harm[point]) for point in wanted}
 
     def place(self, price: float = inf) -> Placed:
         """What computes in integers."""

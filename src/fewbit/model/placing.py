@@ -93,8 +93,23 @@ class PlacingView(ModelView, Protocol):
     def sites(self, target: str | None) -> list[Point]:
         """Activations that may become codes, in order; after `probe`."""
 
-    def harm(self, target: str | None, grids: Mapping[Point, QParams], items: Sequence[Any]) -> dict[Point, float]:
-        """The energy of the error in the model's answers, over theirs, that rounding each activation alone brings."""
+    def harm(
+        self,
+        target: str | None,
+        grids: Mapping[Point, QParams],
+        items: Sequence[Any],
+        noise: Mapping[Point, float] | None = None,
+        allowed: float = 0.0,
+    ) -> dict[Point, float]:
+        """The energy of the error in the model's answers, over theirs, that rounding each activation brings.
+
+        Args:
+            target: the runtime.
+            grids: scale and zero point of each.
+            items: what is run.
+            noise: of each, the energy of rounding over its own; if given, those that do little are measured together.
+            allowed: the error of all together that would be worth while.
+        """
 
     def place(
         self,

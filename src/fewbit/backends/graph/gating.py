@@ -23,6 +23,8 @@ from fewbit.backends.graph.writing import Writer
 
 Answers = list[list[NDArray[np.float64]]]
 
+_EASY = 0.5  # of what a group may cost, what is not worth a closer look
+
 _GATES = "fewbit.gates"
 # What turns numbers into a choice: before it an error can be seen long before the choice changes.
 _SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid", "ArgMax", "TopK", "NonMaxSuppression", "Cast", "Squeeze", "Unsqueeze",
@@ -57,14 +59,39 @@ class Gated:
         wide = [np.asarray(out, np.float64) for out in found]
         return [[wide[index] for index in group] for group in self._groups]
 
-    def harm(self, items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """For each value: the energy of the error that rounding it alone brings, over that of the answers."""
-        total = dict.fromkeys(self.values, 0.0)
-        for item in items:
-            clean = self.run(item)
-            for index, name in enumerate(self.values):
-                total[name] += distance(clean, self.run(item, [index])) / len(items)
-        return total
+    def harm(
+        self, items: Sequence[Mapping[str, Any]], noise: Mapping[str, float] | None = None, allowed: float = 0.0
+    ) -> dict[str, float]:
+        """For each value: the energy of the error that rounding it brings, over that of the answers.
+
+        Errors of different values add up, so many are measured at once: a group whose error is small is left together,
+        and its error shared out by the noise of its members; another is halved. Without `noise` each is measured alone.
+
+        Args:
+            items: what the model is run on.
+            noise: of each value, the energy of rounding over its own.
+            allowed: the error of all values together that would be worth while; what is small beside its share of this
+                is not looked at more closely.
+        """
+        clean = [self.run(item) for item in items]
+        shares = None if noise is None else [noise[name] for name in self.values]
+        found = dict.fromkeys(self.values, 0.0)
+        everyone = list(range(len(self.values)))
+        waiting = [[index] for index in everyone] if noise is None else [everyone]
+        while waiting:
+            group = waiting.pop()
+            if not group:
+                continue
+            harm = sum(distance(a, self.run(item, group)) for a, item in zip(clean, items)) / max(len(items), 1)
+            if len(group) > 1 and harm > _EASY * allowed * len(group) / len(self.values):
+                middle = len(group) // 2
+                waiting += [group[:middle], group[middle:]]
+                continue
+            whole = 1.0 if shares is None else sum(shares[index] for index in group)
+            for index in group:
+                part = 1 / len(group) if shares is None or not whole else shares[index] / whole
+                found[self.values[index]] = harm * part
+        return found
 
 
 def answers(graph: ir.Graph) -> list[list[ir.Value]]:

@@ -52,10 +52,17 @@ class Placing:
         self.board = Board(units(model.graph), target_of(target), shapes)
         self.points = {_point(value): value for value in self.board.sites()}
 
-    def harm(self, grids: Mapping[Point, QParams], items: Sequence[Mapping[str, Any]]) -> dict[Point, float]:
-        """What rounding each value alone does to the answers."""
+    def harm(
+        self,
+        grids: Mapping[Point, QParams],
+        items: Sequence[Mapping[str, Any]],
+        noise: Mapping[Point, float] | None = None,
+        allowed: float = 0.0,
+    ) -> dict[Point, float]:
+        """What rounding each value does to the answers."""
         scales = {self.points[point].name or "": scale_of(grid) for point, grid in grids.items()}
-        found = Gated(self._model, scales).harm(items)
+        own = None if noise is None else {self.points[point].name or "": noise[point] for point in grids}
+        found = Gated(self._model, scales).harm(items, own, allowed)
         return {point: found[self.points[point].name or ""] for point in grids}
 
     def place(

@@ -17,7 +17,7 @@ from fewbit import __version__
 from fewbit.backends.graph.catalogue import Catalogue, catalogue
 from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.executed import executed
-from fewbit.backends.graph.layers import Layer
+from fewbit.backends.graph.layers import Layer, layer_of
 from fewbit.backends.graph.nodes import only_reader
 from fewbit.backends.graph.opening import open_graph, quantized_nodes
 from fewbit.backends.graph.opset import BY_AXIS, raise_opset
@@ -181,9 +181,16 @@ class GraphView:
         """Activations that may become codes, in order; after `probe`."""
         return list(self._placing(target).points)
 
-    def harm(self, target: str | None, grids: Mapping[Point, QParams], items: Sequence[Feed]) -> dict[Point, float]:
-        """The error in the model's answers that rounding each activation alone brings."""
-        return self._placing(target).harm(grids, items)
+    def harm(
+        self,
+        target: str | None,
+        grids: Mapping[Point, QParams],
+        items: Sequence[Feed],
+        noise: Mapping[Point, float] | None = None,
+        allowed: float = 0.0,
+    ) -> dict[Point, float]:
+        """The error in the model's answers that rounding each activation brings."""
+        return self._placing(target).harm(grids, items, noise, allowed)
 
     def place(
         self,
@@ -336,8 +343,18 @@ class GraphView:
             given, features = _output(self.layer(point))
             return Sight(given.name or "", features, watch)
         if point.role is Role.output:
-            return Sight(self._value(point).name or "", None, watch)
+            value = self._value(point)
+            return Sight(value.name or "", self._axis(value), watch)
         raise UsageError(f"{point.name} cannot be watched", expected="an input or an output of a node")
+
+    def _axis(self, value: ir.Value) -> int | None:
+        """The axis of a value's features, as its layers have it: then what is computed for them serves for it too."""
+        readers = (layer_of(use.node) for use in value.uses())
+        axes = {layer.features for layer in readers if layer is not None and layer.node.inputs[layer.reads] is value}
+        if len(axes) == 1:
+            return axes.pop()
+        rank = len(self._shapes.get(value.name or "", ()))
+        return None if rank == 0 else 1 if rank > 3 else -1
 
     def _value(self, point: Point) -> ir.Value:
         """What a node gives, or an input of the graph."""
