@@ -9,6 +9,8 @@
 A plain file of this folder is a task of that name: `model()` says where its model lies, `make(part, random)` yields
 what a sample is made of (kept in `.bench/onnx/data`, so everybody sees the same) with its label, `feed(raw)` makes the
 model's inputs as the package that ships it does, and `score(answers, labels, expected)` says how good outputs are.
+There are three parts: one to calibrate on, `judging` for whoever improves fewbit, and `final`, which bench/onnx.py
+judges on and nobody tunes on.
 Only numpy is needed once the data lies there, so the peers' environments can read it too.
 """
 
@@ -31,6 +33,7 @@ Outputs = list[np.ndarray]
 Run = Callable[[Feed], Outputs]
 
 FOLDER = Path(__file__).parents[2] / ".bench" / "onnx"
+PARTS = ("calibration", "judging", "final")
 NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
@@ -42,6 +45,7 @@ class Task:
         name: the task's file.
         title: what it is, in words, for a table.
         path: the float model.
+        part: what `judge` looks at, `judging` or `final`.
         main: the figure that counts, of those `judge` gives; higher is better for every one but `error`.
     """
 
@@ -50,6 +54,7 @@ class Task:
     path: Path
     main: str
     module: ModuleType
+    part: str = "judging"
 
     @cached_property
     def calibration(self) -> list[Feed]:
@@ -59,7 +64,7 @@ class Task:
     @cached_property
     def judging(self) -> list[Feed]:
         """What figures are measured on."""
-        return [self.module.feed(raw) for raw, _ in _data(self.module, "judging")]
+        return [self.module.feed(raw) for raw, _ in _data(self.module, self.part)]
 
     @cached_property
     def expected(self) -> list[Outputs]:
@@ -73,15 +78,15 @@ class Task:
         Args:
             run: the model: inputs by name to the list of its outputs.
         """
-        labels = [label for _, label in _data(self.module, "judging")]
+        labels = [label for _, label in _data(self.module, self.part)]
         answers = [run(feed) for feed in self.judging]
         return self.module.score(answers, labels, self.expected) | nearness(answers, self.expected)
 
 
-def task(name: str) -> Task:
+def task(name: str, part: str = "judging") -> Task:
     """The task of that name; its data is made if it is not there."""
     module = importlib.import_module(f"{__name__}.{name}")
-    return Task(name, module.TITLE, module.model(), module.MAIN, module)
+    return Task(name, module.TITLE, module.model(), module.MAIN, module, part)
 
 
 def session(path: Path | str, threads: int = 2) -> Run:
@@ -115,7 +120,7 @@ def _data(module: ModuleType, part: str) -> list[tuple[np.ndarray, Any]]:
     arrays, labels = FOLDER / "data" / f"{name}.{part}.npz", FOLDER / "data" / f"{name}.{part}.json"
     if not labels.exists():
         arrays.parent.mkdir(parents=True, exist_ok=True)
-        made = list(module.make(part, np.random.default_rng([zlib.crc32(name.encode()), part == "judging"])))
+        made = list(module.make(part, np.random.default_rng([zlib.crc32(name.encode()), PARTS.index(part)])))
         np.savez_compressed(arrays, **{f"{i:05}": raw for i, (raw, _) in enumerate(made)})
         labels.write_text(json.dumps([label for _, label in made]))
     with np.load(arrays) as kept:

@@ -18,7 +18,7 @@ RATE = 16000
 def prompts(part: str) -> tuple[np.ndarray, ...]:
     """Every fourth prompt is kept to judge on."""
     every = sorted(assets.spoken_prompts().items())
-    chosen = [data for i, (_, data) in enumerate(every) if (i % 4 == 3) == (part == "judging")]
+    chosen = [data for i, (_, data) in enumerate(every) if (i % 4 == 3) == (part != "calibration")]
     return tuple(sound for sound in map(_sound, chosen) if len(sound) > RATE // 2)
 
 

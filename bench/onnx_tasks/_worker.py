@@ -72,9 +72,14 @@ def plain(task: str, samples: int | None) -> dict[str, Any]:
 
 
 def judge(task: str, paths: dict[str, str]) -> dict[str, Any]:
-    """The figures of models by name."""
-    one = onnx_tasks.task(task)
-    return {name: one.judge(onnx_tasks.session(path)) for name, path in paths.items()}
+    """The figures of models by name, or why one does not run."""
+    one, found = onnx_tasks.task(task, "final"), {}
+    for name, path in paths.items():
+        try:
+            found[name] = one.judge(onnx_tasks.session(path))
+        except Exception as failure:
+            found[name] = {"failed": f"does not run: {failure}"[:200]}
+    return found
 
 
 def convolution(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from ._pixels import same
 
 TITLE = "file types (Magika)"
 MAIN = "accuracy"
-PIECE = 6000
+PIECE, FIRST, LAST = 6000, 24000, 72000
 # Pygments' names of languages that Magika calls otherwise
 OTHERS = {
     "rb": "ruby", "make": "makefile", "js": "javascript", "bash": "shell", "csharp": "cs", "nasm": "asm",
@@ -33,18 +33,21 @@ def model() -> Path:
 
 
 def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, str]]:
-    """Example files of Pygments in languages that Magika knows, long ones cut; every third piece to judge on."""
+    """Example files of Pygments in languages that Magika knows, long ones cut; every third piece to judge on.
+
+    The final part is what comes later in long files.
+    """
     known = set(_labels())
     files = [(OTHERS.get(path.split("/")[0], path.split("/")[0]), data) for path, data in sorted(_sources().items())]
     pieces = [
         (language, data[start : start + PIECE])
         for language, data in files
         if language in known
-        for start in range(0, min(len(data), 4 * PIECE), PIECE)
+        for start in range(*((0, FIRST) if part != "final" else (FIRST, LAST)), PIECE)
         if len(data) - start > 500
     ]
     for i, (language, data) in enumerate(pieces):
-        if (i % 3 == 2) == (part == "judging"):
+        if part == "final" or (i % 3 == 2) == (part == "judging"):
             yield _features(data), language
 
 

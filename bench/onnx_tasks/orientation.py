@@ -14,7 +14,7 @@ from ._pixels import imagenet, same
 
 TITLE = "page orientation (PP-LCNet)"
 MAIN = "accuracy"
-COUNTS = {"calibration": 200, "judging": 400}
+COUNTS = {"calibration": 200, "judging": 400, "final": 400}
 
 
 def model() -> Path:

@@ -16,7 +16,7 @@ from ._pixels import same
 
 TITLE = "text recognizer (PP-OCRv4)"
 MAIN = "words"
-COUNTS = {"calibration": 200, "judging": 400}
+COUNTS = {"calibration": 200, "judging": 400, "final": 400}
 HEIGHT, NARROWEST = 48, 320
 
 

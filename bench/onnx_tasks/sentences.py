@@ -61,7 +61,7 @@ def model() -> Path:
 def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, list]]:
     """To calibrate, single passages; to judge, batches of texts of like length, `[2, batch, tokens]`.
 
-    The label says which texts a batch holds: `["question" | "passage", index]` each.
+    The label says which texts a batch holds: `["question" | "passage", index, tokens]` each.
     """
     from tokenizers import Tokenizer
 
@@ -73,14 +73,17 @@ def make(part: str, random: np.random.Generator) -> Iterator[tuple[np.ndarray, l
     if part == "calibration":
         batches = [[("passage", i, row["passage"])] for i, row in enumerate(rows[:CALIBRATION])]
     else:
-        pairs = list({row["passage"]: row["question"] for row in rows}.items())[:PAIRS]
+        pairs = list({row["passage"]: row["question"] for row in rows}.items())[PAIRS * (part == "final") :][:PAIRS]
         kinds = ("passage", "question")
         texts = [(kind, i, text) for i, pair in enumerate(pairs) for kind, text in zip(kinds, pair)]
         texts.sort(key=lambda text: len(text[2]))
         batches = [texts[i : i + BATCH] for i in range(0, len(texts), BATCH)]
     for batch in batches:
         encoded = tokenizer.encode_batch([text for _, _, text in batch])
-        yield np.array([[e.ids for e in encoded], [e.attention_mask for e in encoded]]), [text[:2] for text in batch]
+        yield (
+            np.array([[e.ids for e in encoded], [e.attention_mask for e in encoded]]),
+            [[kind, i, sum(e.attention_mask)] for (kind, i, _), e in zip(batch, encoded)],
+        )
 
 
 def feed(raw: np.ndarray) -> dict[str, np.ndarray]:
@@ -104,15 +107,9 @@ def score(answers: list, labels: list, expected: list) -> dict[str, float]:
 
 def embeddings(outputs: list, labels: list) -> dict[str, np.ndarray]:
     """Means over the tokens of each text, of length 1, by kind and index."""
-    masks = _masks()
     made: dict[str, dict[int, np.ndarray]] = {"question": {}, "passage": {}}
-    for (states,), mask, texts in zip(outputs, masks, labels):
-        states *= mask[..., None]
-        for row, (kind, index) in zip(states.sum(1), texts):
-            made[kind][index] = row / np.linalg.norm(row)
+    for (states,), texts in zip(outputs, labels):
+        for rows, (kind, index, tokens) in zip(states, texts):
+            rows[tokens:] = 0
+            made[kind][index] = (total := rows.sum(0)) / np.linalg.norm(total)
     return {kind: np.stack([rows[i] for i in sorted(rows)]) for kind, rows in made.items()}
-
-
-def _masks() -> list[np.ndarray]:
-    with np.load(FOLDER / "data" / "sentences.judging.npz") as kept:
-        return [kept[key][1] for key in sorted(kept.files)]

@@ -12,7 +12,7 @@ import assets
 
 TITLE = "speech quality (DNSMOS)"
 MAIN = "ordering"
-COUNTS = {"calibration": 40, "judging": 60}
+COUNTS = {"calibration": 40, "judging": 60, "final": 60}
 LENGTH = 144160
 
 

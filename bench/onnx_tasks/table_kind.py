@@ -14,7 +14,7 @@ from ._pixels import imagenet, same
 
 TITLE = "table classifier (MobileNetV3 type)"
 MAIN = "accuracy"
-COUNTS = {"calibration": 200, "judging": 400}
+COUNTS = {"calibration": 200, "judging": 400, "final": 400}
 
 
 def model() -> Path:

@@ -14,7 +14,7 @@ from ._pixels import overlap
 
 TITLE = "text detector (PP-OCRv4)"
 MAIN = "agreement"
-COUNTS = {"calibration": 60, "judging": 60}
+COUNTS = {"calibration": 60, "judging": 60, "final": 60}
 THRESHOLD = 0.3  # rapidocr's
 
 

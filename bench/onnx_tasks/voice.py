@@ -12,7 +12,7 @@ import assets
 
 TITLE = "voice activity (Silero)"
 MAIN = "accuracy"
-COUNTS = {"calibration": 60, "judging": 100}
+COUNTS = {"calibration": 60, "judging": 100, "final": 100}
 FRAME, CONTEXT, FRAMES = 512, 64, 250
 
 

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from fewbit.record import Record
 
-_COUNTED = ("quantized", "activation", "kernel")
+_COUNTED = ("quantized", "activation", "kernel", "bias-corrected")
 _NAMED, _REASONS = 3, 4
 """Of so many places, and of so many reasons of a kind, the words are printed; the record has them all."""
 

@@ -21,6 +21,7 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
         outputs; and `agreement`, how often the largest entry along the last axis is the same, over all outputs that
         have such an axis. An output of another shape counts as wholly wrong.
 
+    >>> import torch
     >>> nearness([[torch.tensor([[1.0, 3.0]])]], [[torch.tensor([[1.0, 2.0]])]])
     {'items': 1, 'error': 0.5, 'agreement': 1.0}
     """

@@ -48,7 +48,7 @@ class FiniteGuard:
     >>> guard.admit(torch.tensor([1.0, float("nan")]), item=7)
     tensor([1., 0.])
     >>> guard.found()
-    NonFinite(item=7, nan=1, positive=0, negative=0)
+    NonFinite(item=7, nan=1, positive=0, negative=0, summed=False)
     """
 
     def __init__(self) -> None:

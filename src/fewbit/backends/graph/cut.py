@@ -18,7 +18,7 @@ class Choice:
     """Things to say yes or no to.
 
     >>> choice = Choice()
-    >>> a, b = choice.add(yes=1.0, no=3.0), choice.add(yes=5.0, no=3.0)
+    >>> a, b = choice.add(yes=1.0, no=3.0), choice.add(yes=4.0, no=3.0)
     >>> choice.solve([a, b])
     [True, False]
     >>> choice.charge_if_any([a], without=b, cost=4.0)
