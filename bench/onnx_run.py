@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -120,7 +121,8 @@ def one_tool(task: str, tool: str, samples: int | None, quick: bool) -> dict[str
         made = median_of(quantize, quick)
         return {**made, "path": str(out), "operators": ask("fewbit", "operators", path=str(out))}
     except Failed as failure:
-        return {"failed": str(failure) if cap is None else f"with at most {cap} GB: {failure}"}
+        short = cap is not None and re.search("MemoryError|alloc", str(failure))
+        return {"failed": f"{failure} (held to {cap} GB)" if short else str(failure)}
 
 
 def median_of(measure: Callable[[], dict[str, Any]], quick: bool) -> dict[str, Any]:

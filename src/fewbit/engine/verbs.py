@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
+from fewbit.engine.compression import compression
 from fewbit.engine.delivery import Delivery
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
-from fewbit.engine.ratio import with_ratio
 from fewbit.engine.run import view_of
 from fewbit.engine.timing import seconds_to_solve
 from fewbit.errors import UsageError
-from fewbit.model.ops import LINEAR
-from fewbit.model.points import Role
 from fewbit.model.view import ModelView
 from fewbit.schemes.config import Config
-from fewbit.schemes.modes import CompressWeightsMode, compression_config
+from fewbit.schemes.modes import CompressWeightsMode
 from fewbit.schemes.presets import preset as preset_config
 from fewbit.schemes.scope import IgnoredScope
 
@@ -122,12 +120,15 @@ def compress_weights(
     options = Options.read(advanced_parameters, target=target)
     view = view_of(model)
     deliver = Delivery(view, output, options)
-    config = compression_config(
-        mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
+    config = compression(
+        view,
+        mode,
+        group_size=group_size,
+        ratio=ratio,
+        algorithm=algorithm,
+        all_layers=all_layers,
+        exclude=ignored(ignored_scope, view),
     )
-    config = without(config, ignored_scope, view)
-    if ratio is not None:
-        config = with_ratio(view, config, ratio)
     quantizer = ModelQuantizer(config)
     result = quantizer.quantize_view(view, dataset, samples=subset_size, progress=progress, options=options)
     return deliver(quantizer, result)
@@ -170,8 +171,18 @@ def _refuse_no_samples(subset_size: int) -> None:
 
 def without(config: Config, scope: IgnoredScope | None, view: ModelView) -> Config:
     """The configuration with the ignored layers excluded by name."""
+    names = ignored(scope, view)
+    return config.excluding(names) if names else config
+
+
+def ignored(scope: IgnoredScope | None, view: ModelView) -> tuple[str, ...]:
+    """The layers that a scope names.
+
+    Raises:
+        UsageError: something else than a scope, or one that names what is not there.
+    """
     if scope is None:
-        return config
+        return ()
     if not isinstance(scope, IgnoredScope):
         raise UsageError(
             f"ignored_scope is a {type(scope).__name__}",
@@ -180,9 +191,4 @@ def without(config: Config, scope: IgnoredScope | None, view: ModelView) -> Conf
             try_="IgnoredScope(names=[…]), or patterns=, types=",
         )
     graph: Any = view
-    return config.excluding(scope.select(view.layers(), graph.edges() if "place" in view.can else None))
-
-
-def _head(view: ModelView) -> str | None:
-    """The last linear layer: what it computes is the answer, so it is the one most worth its bits."""
-    return next((p.layer for p in reversed(view.points()) if p.role is Role.weight and p.op is LINEAR), None)
+    return scope.select(view.layers(), graph.edges() if "place" in view.can else None)
