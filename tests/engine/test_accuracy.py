@@ -82,9 +82,7 @@ def test_a_drop_relative_to_the_float_model():
     def hundredfold(made, items):
         return 100 * judge(made, items), ["details"]
 
-    made = fewbit.quantize_with_accuracy_control(
-        proto, ITEMS, ITEMS, hundredfold, max_drop=0.1, drop_type="relative"
-    )
+    made = fewbit.quantize_with_accuracy_control(proto, ITEMS, ITEMS, hundredfold, max_drop=0.1, drop_type="relative")
     assert facts_of(made)["accuracy_wanted"] == pytest.approx(90)
 
 

@@ -285,3 +285,19 @@ def test_a_layer_without_bias_in_front_of_others_gets_one():
     assert sum(seen(made).integer.values()) == 3
     wanted, found = answers(proto, data[0])[0], answers(made, data[0])[0]
     assert np.square(wanted - found).mean() < 1e-3 * np.square(wanted).mean()
+
+
+@pytest.mark.parametrize("op", ["Gemm", "MatMul"])
+@pytest.mark.parametrize("batch", [8, "n"])
+def test_a_clipped_linear_layer_that_float_reads_runs_in_integers(op, batch):
+    """ONNX Runtime makes one float kernel of a Gemm and its Relu unless what they give is codes."""
+    constants = {"w1": random(256, 256) / 16, "b1": random(256), "w2": random(256, 256, seed=2) / 16}
+    nodes = [node("Gemm", ["x", "w1", "b1"], ["a"], name="first")]
+    if op == "MatMul":
+        nodes = [node("MatMul", ["x", "w1"], ["m"], name="first"), node("Add", ["m", "b1"], ["a"])]
+    nodes += [node("Relu", ["a"], ["r"]), node("MatMul", ["r", "w2"], ["y"], name="last")]
+    proto = model(nodes, {"x": [batch, 256]}, {"y": [batch, 256]}, constants)
+    items = [{"x": random(8, 256, seed=seed)} for seed in range(8)]
+    made = fewbit.quantize(proto, items, ignored_scope=fewbit.IgnoredScope(names=["last"]))
+    facts = json.loads({entry.key: entry.value for entry in made.metadata_props}["fewbit"])
+    assert facts["integer"] == {op: 1} and facts["executed"]["integer"] == {"QGemm": 1}

@@ -246,10 +246,6 @@ def test_6_quiet_channels_keep_all_levels():
     assert levels.min() > 100
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="engine/static.py: the extremes of each item count as much as values of the sample, of which few",
-)
 def test_7_ranges_of_activations_minimise_the_error_unless_told_otherwise():
     """Long tails: clipping the last of them costs less than steps that reach to it."""
     made = np.random.default_rng(0)
@@ -268,7 +264,7 @@ def test_7_ranges_of_activations_minimise_the_error_unless_told_otherwise():
     found = quantized(chain(), data)
     ours = error(float(constant(found, "x.scale")), int(constant(found, "x.zero_point")))
     best = min(shrunk(share) for share in np.linspace(0.2, 1, 81))
-    assert best < 0.8 * shrunk(1.0) and ours < 1.05 * best
+    assert best < 0.8 * shrunk(1.0) and ours < 1.05 * best, (ours / best, shrunk(1.0) / best)
 
 
 # 8: what a model is made of is found by looking

@@ -19,7 +19,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.3, 0.05])
-@pytest.mark.parametrize("grid", [Grid(Dtype.int8), Grid(Dtype.uint8, symmetric=False)], ids=["symmetric", "asymmetric"])
+@pytest.mark.parametrize("grid", [Grid(Dtype.int8), Grid(Dtype.uint8, symmetric=False)], ids=["even", "uneven"])
 @pytest.mark.parametrize("kind", DRAWS)
 def test_the_closed_form_is_the_error_of_rounding(kind, grid, share):
     values = DRAWS[kind](torch.Generator().manual_seed(0))

@@ -66,7 +66,7 @@ def execute(
         record.note("note", what, where=where)
     record.facts |= facts_of(plan)
     taken = dataset if dataset is None or samples is None else dataset.subset(samples)
-    if taken is not None and (length := known_length(taken.source)) is not None:
+    if dataset is not None and (length := known_length(dataset.source)) is not None:
         samples = length if samples is None else min(samples, length)
 
     def items(label: str) -> Iterator[Any]:

@@ -83,12 +83,14 @@ class Site:
         limits: beyond these its readers do not tell values apart.
         kept: some of its values.
         ends: the smallest and the largest.
+        sampled: of those that were sampled.
     """
 
     observer: RangeObserver
     limits: tuple[float, float] = (-inf, inf)
     kept: list[Tensor] = field(default_factory=list)
     ends: tuple[float, float] = (inf, -inf)
+    sampled: tuple[float, float] = (inf, -inf)
 
     def take(self, found: Sequence[Found], items: Sequence[int]) -> None:
         """Take in what some items show."""
@@ -96,6 +98,7 @@ class Site:
         low = float(torch.cat([each[LOW] for each in found]).min())
         high = float(torch.cat([each[HIGH] for each in found]).max())
         self.ends = min(self.ends[0], low), max(self.ends[1], high)
+        self.sampled = min(self.sampled[0], float(values.min())), max(self.sampled[1], float(values.max()))
         if sum(map(torch.numel, self.kept)) < _KEPT:
             self.kept.append(values[:: max(1, values.numel() // _KEPT)])
         self.observer.observe(values[None])
@@ -107,8 +110,11 @@ class Site:
 
     def grid(self, grid: Grid) -> QParams:
         """Scale and zero point of its codes."""
-        # The extremes count once: a sample says how often values near them come.
-        self.observer.observe(torch.tensor([self.ends]).clamp(*self.limits))
+        # Extremes that no sample held count once: how often values near them come, the samples say.
+        ends = torch.tensor(self.ends).clamp(*self.limits)
+        missed = ends[torch.tensor([ends[0] < self.sampled[0], ends[1] > self.sampled[1]])]
+        if missed.numel():
+            self.observer.observe(missed[None])
         low, high = self.observer.range(grid)
         return from_range(low, high, grid, (1,))
 

@@ -70,7 +70,7 @@ def price_of(board, chosen, harm, price):
         size = int(np.prod(SHAPES.get(edge.value.name, ())))
         layout = target.layout if len(SHAPES.get(edge.value.name, ())) > 3 else 0.0
         made = edge.producer in chosen
-        only_codes = made and edge.producer.kind not in target.both_ways
+        only_codes = made and not target.gives_floats(edge.producer)
         wanted = any(reader in chosen for reader in edge.readers)
         left = edge.value.is_graph_output() or any(reader not in chosen for reader in edge.readers)
         if wanted and not made:

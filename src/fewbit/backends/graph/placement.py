@@ -64,7 +64,7 @@ class Placement:
 
     def gives_codes(self, unit: Unit) -> bool:
         """Whether what a unit gives comes as codes, and as codes only."""
-        return unit in self.units and unit.kind not in self.target.both_ways
+        return unit in self.units and not self.target.gives_floats(unit)
 
 
 class Board:
@@ -172,7 +172,7 @@ class Board:
         own = labels[edge.producer]
         choice.charge_if_any(readers, without=own, cost=to_codes)
         choice.charge_if_any_not(readers, beside=own, cost=self._unfused(edge))
-        if edge.producer.kind in self.target.both_ways:
+        if self.target.gives_floats(edge.producer):
             return readers
         outside = [choice.add(yes=inf)] if edge.value.is_graph_output() else []
         choice.charge_if_any_not([*readers, *outside], beside=own, cost=from_codes)
@@ -187,14 +187,14 @@ class Board:
                 total += to_codes if any(readers) else 0.0
                 continue
             total += 0.0 if all(readers) else self._unfused(edge)
-            if edge.producer.kind not in self.target.both_ways and (not all(readers) or edge.value.is_graph_output()):
+            if not self.target.gives_floats(edge.producer) and (not all(readers) or edge.value.is_graph_output()):
                 total += from_codes
         return total
 
     def _harm(self, chosen: frozenset[Unit], harm: Harm) -> float:
         rounded: dict[ir.Value, None] = {}
         for edge in self.edges:
-            codes = edge.producer in chosen and edge.producer.kind not in self.target.both_ways
+            codes = edge.producer in chosen and not self.target.gives_floats(edge.producer)
             if codes or any(unit in chosen for unit in edge.readers):
                 rounded.update(dict.fromkeys(self.roots(edge.value)))
         values = sum(harm.values.get(value.name or "", 0.0) for value in rounded)

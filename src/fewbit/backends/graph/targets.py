@@ -55,6 +55,7 @@ class Target:
         layout: what either costs more for pictures, whose channels lie elsewhere in the kernels of the other kind.
         unfused: what an activation function costs more in float, an element, if the convolution before is not in float.
         clips_codes: whether it has a Clip for codes; if not, clipping is left to the kernel before.
+        clips_floats: whether its integer kernels clip what they give as floats.
         rounds_weights: whether it makes integers of a float layer between codes; see `guarding`.
     """
 
@@ -68,6 +69,11 @@ class Target:
     unfused: Mapping[str, float] = field(default_factory=dict)
     clips_codes: bool = False
     rounds_weights: bool = False
+    clips_floats: bool = True
+
+    def gives_floats(self, unit: Unit) -> bool:
+        """Whether a unit in integers can give floats as cheaply as codes."""
+        return unit.kind in self.both_ways and (self.clips_floats or unit.ends is None)
 
 
 def _per_element(cost: float) -> Cost:
@@ -126,6 +132,7 @@ ONNXRUNTIME = Target(
     layout=0.15,
     unfused={"hard_swish": 0.25, "sigmoid": 0.2, "leaky_relu": 0.15, "hard_sigmoid": 0.1},
     both_ways=frozenset({"linear", "product"}),
+    clips_floats=False,  # a Gemm and the Relu behind it are one kernel, which has no integers
     clips_codes=True,
     rounds_weights=True,
 )
