@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizing real ONNX models, beside NNCF and onnxruntime.quantization in their own environments, in one run.
 
-    python bench/onnx.py                             everything, then its section of bench/RESULTS.md is written
-    python bench/onnx.py --only mrz --tools fewbit   some models (or tools), printed only
-    python bench/onnx.py --tools float               the float models' own figures
-    python bench/onnx.py --quick                     20 calibration samples, short timings: to see that it runs
+    python bench/onnx_run.py                             everything, then its section of bench/RESULTS.md is written
+    python bench/onnx_run.py --only mrz --tools fewbit   some models (or tools), printed only
+    python bench/onnx_run.py --tools float               the float models' own figures
+    python bench/onnx_run.py --quick                     20 calibration samples, short timings: to see that it runs
 
 Each measurement is a process of its own (bench/onnx_tasks/_worker.py); models and data are those of bench/onnx_tasks.
-Everything measured is kept in `.bench/onnx.json`, of a part in `.bench/onnx.part.json`. This file's name hides the
-package onnx, so nothing here needs it.
+Everything measured is kept in `.bench/onnx.json`, of a part in `.bench/onnx.part.json`.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ def main() -> None:
     print(made)
     if whole:
         about = f"NNCF 3.4.0, ONNX Runtime 1.31.1; {minutes:.0f} minutes, load {os.getloadavg()[0]:.1f}."
-        write_section("ONNX models beside NNCF and ONNX Runtime's tool (`bench/onnx.py`)", f"{about}\n\n{made}")
+        write_section("ONNX models beside NNCF and ONNX Runtime's tool (`bench/onnx_run.py`)", f"{about}\n\n{made}")
 
 
 if __name__ == "__main__":

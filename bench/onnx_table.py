@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/onnx.py measured, as Markdown: a table for each model, and which goals are met."""
+"""What bench/onnx_run.py measured, as Markdown: a table for each model, and which goals are met."""
 
 from __future__ import annotations
 

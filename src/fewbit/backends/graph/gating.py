@@ -8,7 +8,8 @@ layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fewbit.backends.graph.writing import Writer
 Answers = list[list[NDArray[np.float64]]]
 
 _EASY = 0.5  # of what a group may cost, what is not worth a closer look
+_RUNS = 32  # of an item, until what is not told apart yet stays so
 
 _GATES = "fewbit.gates"
 # What turns numbers into a choice: before it an error can be seen long before the choice changes.
@@ -65,7 +67,8 @@ class Gated:
         """For each value: the energy of the error that rounding it brings, over that of the answers.
 
         Errors of different values add up, so many are measured at once: a group whose error is small is left together,
-        and its error shared out by the noise of its members; another is halved. Without `noise` each is measured alone.
+        and its error shared out by the noise of its members; another is halved, the worst first, as long as there is
+        time. Without `noise` each is measured alone.
 
         Args:
             items: what the model is run on.
@@ -74,24 +77,42 @@ class Gated:
                 is not looked at more closely.
         """
         clean = [self.run(item) for item in items]
-        shares = None if noise is None else [noise[name] for name in self.values]
-        found = dict.fromkeys(self.values, 0.0)
+
+        def measure(group: list[int]) -> float:
+            return sum(distance(a, self.run(item, group)) for a, item in zip(clean, items)) / max(len(items), 1)
+
         everyone = list(range(len(self.values)))
-        waiting = [[index] for index in everyone] if noise is None else [everyone]
-        while waiting:
-            group = waiting.pop()
-            if not group:
-                continue
-            harm = sum(distance(a, self.run(item, group)) for a, item in zip(clean, items)) / max(len(items), 1)
-            if len(group) > 1 and harm > _EASY * allowed * len(group) / len(self.values):
-                middle = len(group) // 2
-                waiting += [group[:middle], group[middle:]]
-                continue
-            whole = 1.0 if shares is None else sum(shares[index] for index in group)
+        if noise is None:
+            return {name: measure([index]) for index, name in enumerate(self.values)}
+        shares = [noise[name] for name in self.values]
+        found = dict.fromkeys(self.values, 0.0)
+        for harm, group in _halved(everyone, measure, _EASY * allowed / max(len(everyone), 1)) if everyone else ():
+            whole = sum(shares[index] for index in group)
             for index in group:
-                part = 1 / len(group) if shares is None or not whole else shares[index] / whole
-                found[self.values[index]] = harm * part
+                found[self.values[index]] = harm * (shares[index] / whole if whole else 1 / len(group))
         return found
+
+
+def _halved(
+    everyone: list[int], measure: Callable[[list[int]], float], easy: float
+) -> Iterator[tuple[float, list[int]]]:
+    """Groups and their harm: the one that does the most for its size is halved, until all do little or it takes long.
+
+    Args:
+        everyone: the first group.
+        measure: the harm of a group.
+        easy: a harm by member that is not worth a closer look.
+    """
+    waiting, most = [(-measure(everyone), everyone)], _RUNS
+    while waiting:
+        harm, group = heappop(waiting)
+        if len(group) == 1 or -harm <= easy * len(group) or most <= 0:
+            yield -harm, group
+            continue
+        middle = len(group) // 2
+        for half in (group[:middle], group[middle:]):
+            heappush(waiting, (-measure(half), half))
+        most -= 2
 
 
 def answers(graph: ir.Graph) -> list[list[ir.Value]]:

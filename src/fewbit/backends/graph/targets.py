@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each runtime computes in integers, and what it costs there: the rules that placement follows.
 
-Costs are nanoseconds on one core with AVX-512 VNNI, read off ONNX Runtime 1.31 by `bench/onnx_costs.py`. Only their
-proportions matter, and they are constants, so that a model comes out the same on every machine.
+Costs are nanoseconds on one core with AVX-512 VNNI, read off the profile of single nodes in ONNX Runtime 1.31. Only
+their proportions matter, and they are constants, so that a model comes out the same on every machine.
 """
 
 from __future__ import annotations
