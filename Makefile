@@ -30,6 +30,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python bench/data.py
 	$(BIN)/python bench/minilm.py
 	$(BIN)/python bench/eager.py
+	$(BIN)/python bench/onnx_run.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make_findings.py
