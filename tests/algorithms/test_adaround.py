@@ -166,9 +166,9 @@ def test_groups_read_their_own_features():
 def test_where_there_is_nothing_to_learn(weight, grid, x, reason):
     case = Problem(weight, grid, grid.weight_block(tuple(weight.shape)), statistics={} if x is None else gram(x))
     found, searched = adaround.solve(case), scale_search.solve(case)
-    assert reason in found.facts["reason"]
+    assert reason in found.facts["fallback"]
     assert torch.equal(found.qtensor.packed, searched.qtensor.packed)
-    assert {key: value for key, value in found.facts.items() if key != "reason"} == searched.facts
+    assert {key: value for key, value in found.facts.items() if key != "fallback"} == searched.facts
 
 
 def test_silence():

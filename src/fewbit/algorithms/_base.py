@@ -20,7 +20,9 @@ Every error in the facts is relative and squared. Of a `Solution` it is the sum 
 h the importance or, under names that begin with `held_out`, what was kept aside. An algorithm keeps promise 4 block by
 block: neither of the two is above that of plain rounding. Where it knows the whole second moment H of the input, and
 not only its diagonal h, both are errors of the output, (w - ŵ) H (w - ŵ)ᵀ, row by row, under names that begin with
-`output` and `held_out_output`. What other stages give is kept only where it lowers the error they estimate or measure.
+`output` and `held_out_output`. Where it is told what the layer shall answer (`wanted`), it is to lose less against that
+than plain rounding does, and names what it saves of it, over the energy of the output, `…_saved`. What other stages
+give is kept only where it lowers the error they estimate or measure.
 It gives the same bytes whatever the number of threads.
 """
 

@@ -39,7 +39,7 @@ def solve(problem: Problem, *, steps: int = 300) -> Solution:
 
     Args:
         problem: the weight of a linear layer or a 1x1 convolution, with the `gram` of its input. Without, or for other
-            weights, the result is that of `scale_search`, and `facts["reason"]` says why.
+            weights, the result is that of `scale_search`, and `facts["fallback"]` says why.
         steps: of Adam.
 
     Raises:
@@ -58,7 +58,7 @@ def solve(problem: Problem, *, steps: int = 300) -> Solution:
     searched = scale_search.solve(problem)
     reason = _why_not(problem)
     if reason is not None:
-        return Solution(searched.qtensor, {**searched.facts, "reason": reason})
+        return Solution(searched.qtensor, {**searched.facts, "fallback": reason})
     weight, plain = problem.weight.detach(), rtn.qparams(problem)
     sides = [seen["gram"] for seen in (problem.statistics, problem.held_out_statistics) if "gram" in seen]
     moments = [_by_group(seen["gram"].to(weight.device) / seen["count"], weight) for seen in sides]

@@ -17,6 +17,7 @@ from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.static import execute_static
+from fewbit.engine.walked import execute_walked, wants_walk
 from fewbit.errors import DataError, UsageError
 from fewbit.model.view import ModelView
 from fewbit.modules.opening import open_model
@@ -76,6 +77,8 @@ def execute(
         placing: Any = view
         view = execute_static(placing, plan, items("calibration"), record=record, options=options, samples=samples)
         record.facts["bytes_after"] = view.size()
+    elif taken is not None and wants_walk(view, plan):
+        execute_walked(view, plan, items, record=record, progress=progress)
     else:
         passes = None if taken is None else items
         execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)

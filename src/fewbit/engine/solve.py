@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,14 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
         else:
             view.quantize(activation.point, how)
             record.note("activation", activation.why, where=activation.point.name, scheme=activation.text)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Statistics of a layer that no observer took, as an observer hands them over."""
+
+    seen: Mapping[str, Tensor]
+    empty: bool = False
 
 
 def settle(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solution:

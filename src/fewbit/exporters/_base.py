@@ -7,6 +7,9 @@ A member is a file with
   return what `fewbit.json` shall say besides; JSON values. Options are keyword arguments with defaults;
 - `check(model, folder, manifest)`: read the files back with other code than wrote them and compare them with the model;
   raise `DataError` at the first bit that differs;
+- `refusals(weights) -> list of (layer, reason)`: everything that speaks against writing such weights, found before any
+  computation; `weights` are `Destined`, the quantized ones and those that stay in float. A format that takes everything
+  has none;
 - `read(folder, manifest, *, model, factory, device, verify) -> model`: for formats that fewbit loads itself; a format
   that only another runtime loads has none. What the four mean stands at `fewbit.load`, which gives them all.
 
@@ -17,8 +20,34 @@ whole and checked or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from fewbit.numerics.grid import Grid
+
+
+@dataclass(frozen=True)
+class Destined:
+    """A weight, and what a plan makes of it and of its layer's input.
+
+    Args:
+        layer: its layer's name in the model.
+        tensor: its name within the layer.
+        shape: `[stack…, out, in, kernel…]`.
+        grid: what it becomes; none if it stays in float.
+        input: what the layer's input becomes; none if it stays in float.
+        dynamic: whether the input's scales are found in each call.
+        embedding: whether it is a table that rows are looked up in.
+    """
+
+    layer: str
+    tensor: str
+    shape: tuple[int, ...]
+    grid: Grid | None
+    input: Grid | None = None
+    dynamic: bool = False
+    embedding: bool = False
 
 
 class Exporter(Protocol):

@@ -25,9 +25,9 @@ class ModelView(Protocol):
     """A backend's face of one loaded model.
 
     Attributes:
-        can: the optional verbs this backend has, of `structure`, `rescale`, `shift`, `prune`, and `place` for those of
-            `fewbit.model.placing`. Verbs that no backend has yet (cutting a part out of a model) will be
-            optional in the same way.
+        can: the optional verbs this backend has, of `structure`, `rescale`, `shift`, `prune`; `place` for those of
+            `fewbit.model.placing`, `walk` for that of `fewbit.model.walking`. Verbs that no backend has yet (cutting a
+            part out of a model) will be optional in the same way.
     """
 
     can: frozenset[str]

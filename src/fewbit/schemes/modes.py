@@ -36,7 +36,7 @@ _CHANNELS = {"qscheme": "per_channel", "ch_axis": 0, "scale_type": "float32"}
 MODES: dict[str, dict[str, Any]] = {
     "int8_sym": {"dtype": "int8", "symmetric": True, **_CHANNELS},
     "int8_asym": {"dtype": "uint8", "symmetric": False, **_CHANNELS},
-    "int4_sym": {"dtype": "int4", "symmetric": True, **_GROUPS},
+    "int4_sym": {"dtype": "int4", "symmetric": True, "full_range": True, **_GROUPS},
     "int4_asym": {"dtype": "uint4", "symmetric": False, **_GROUPS},
     "int3_sym": {"dtype": "int3", "symmetric": True, "full_range": True, **_GROUPS},
     "int2_sym": {"dtype": "int2", "symmetric": True, "full_range": True, **_GROUPS, "group_size": 32},

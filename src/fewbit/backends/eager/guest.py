@@ -49,8 +49,10 @@ def _buffers(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, buffers, copies in before:
+            codes = module.kept_buffers() if isinstance(module, Quantized) else ()  # put there by us on a walk
+            kept = {name: module._buffers[name] for name in codes if name in module._buffers}
             module._buffers.clear()
-            module._buffers.update(buffers)
+            module._buffers.update(buffers | kept)
             for buffer, copy in copies:
                 if not torch.equal(buffer, copy):
                     buffer.copy_(copy)

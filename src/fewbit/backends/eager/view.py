@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from fewbit.backends.eager.slots import Slot, float_shape
 from fewbit.backends.eager.structure import discover
 from fewbit.backends.eager.survey import Survey
 from fewbit.backends.eager.ties import between, held, identity
+from fewbit.backends.eager.walking import EagerWalk, walking
 from fewbit.data.tree import flatten
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CACHE
@@ -48,7 +50,7 @@ class EagerView:
             place. What else changes the module tree (another layer in the place of one) calls for a new view.
     """
 
-    can = frozenset({"structure", "rescale", "shift", "prune"})
+    can = frozenset({"structure", "rescale", "shift", "prune", "walk"})
 
     def __init__(self, model: nn.Module):
         self._model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
@@ -131,6 +133,10 @@ class EagerView:
             self._known = None
         self._affine |= affine
         return found
+
+    def walk(self, items: Sequence[Item], *, wanted: bool = True) -> AbstractContextManager[EagerWalk]:
+        """Begin a walk through the model, and through what it is now beside it."""
+        return walking(self._model, self._survey().found, items, wanted=wanted)
 
     # changing
 
