@@ -108,10 +108,14 @@ class Columns:
         done = self._values(codes)
         slope = ordered @ (done - self._whole.T[self._order])
         for _ in range(sweeps):
-            for at in range(len(done)):
-                best = self._nearest(done[at] - slope[at] / ordered[at, at], at)
-                slope.addr_(ordered[at], best - done[at])
-                done[at] = best
+            for start in range(0, len(done), _PANEL):
+                end = min(start + _PANEL, len(done))
+                near, before = slope[start:end].clone(), done[start:end].clone()
+                for at in range(start, end):
+                    best = self._nearest(done[at] - near[at - start] / ordered[at, at], at)
+                    near.addr_(ordered[start:end, at], best - done[at])
+                    done[at] = best
+                slope.addmm_(ordered[:, start:end], done[start:end] - before)
         return self._codes(done)
 
     def _nearest(self, column: Tensor, at: int) -> Tensor:

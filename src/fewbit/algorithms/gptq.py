@@ -34,7 +34,7 @@ NEEDS = ("moments", "gram")
 
 
 def solve(
-    problem: Problem, *, damping: float = 0.05, pull: float = 0.2, blends: Sequence[float] = (0.0, 1.0), sweeps: int = 0
+    problem: Problem, *, damping: float = 0.05, pull: float = 0.2, blends: Sequence[float] = (1.0,), sweeps: int = 1
 ) -> Solution:
     """Codes whose errors cancel where the inputs go together.
 

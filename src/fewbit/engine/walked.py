@@ -12,6 +12,7 @@ last           what no item reached
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -85,8 +86,7 @@ class _Walked:
             return []
         seen, guard = Gathered(), FiniteGuard()
         for given in stage.inputs():
-            if guard.admit(given.found, given.item) is given.found:
-                seen.add(given)
+            seen.add(replace(given, found=guard.admit(given.found, given.item)))
         refuse_non_finite({mine[0].point: guard})
         found = []
         for w in mine:
