@@ -7,7 +7,7 @@ orders them all, and only the price is looked for. Every price is judged on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,12 @@ def _calibrated(
         raise UsageError("no static activations to choose among", where="preset", expected="a preset such as w8a8")
     refuse_weights(view, plan)
     quantizer.record.facts |= facts_of(plan)
-    items = dataset.subset(samples).inputs(view.signature(), options.batch_size)
-    tracked = progress.track(items, total=samples, label="calibration")
-    return calibrate(view, plan, tracked, record=quantizer.record, options=options, samples=samples, each=True)
+    taken = dataset.subset(samples)
+
+    def items(label: str) -> Iterator[Any]:
+        return progress.track(taken.inputs(view.signature(), options.batch_size), total=samples, label=label)
+
+    return calibrate(view, plan, items, record=quantizer.record, options=options, samples=samples, each=True)
 
 
 class _Judge:

@@ -17,6 +17,10 @@ from fewbit.numerics.grid import Grid
 from fewbit.schemes.config import Config, Resolved
 from fewbit.schemes.spec import QuantizationSpec
 
+# Weights of so few elements, and of a smaller share of the model than one in so many bytes, save nothing as codes. They
+# are heads and gates, whose few weights may lie orders of magnitude apart.
+_TRIFLE, _SHARE = 1024, 1000
+
 
 def make_plan(view: ModelView, config: Config) -> Plan:
     """Decide what becomes of every point of a model.
@@ -59,9 +63,19 @@ def make_plan(view: ModelView, config: Config) -> Plan:
             if spec is not None:
                 activations.append(_plan_activation(point, spec, why))
     activations += _plan_cache(points, config)
+    computing = {activation.point.layer for activation in activations}
+    trifles = [w for w in weights if w.point.layer not in computing and _is_trifle(w, view.size(), resolved)]
+    weights = [w for w in weights if w not in trifles]
+    kept += [Kept(w.point.name, f"{w.point.elements} weights are not worth the risk", w.bytes_before) for w in trifles]
     kept += [Kept(layer, reason) for layer, reason in view.skipped()]
     other = view.size() - sum(w.bytes_before for w in weights) - sum(k.bytes for k in kept)
     return Plan(config, tuple(weights), tuple(activations), tuple(kept), tuple(notes), other)
+
+
+def _is_trifle(planned: WeightPlan, size: int, resolved: dict[str, Resolved]) -> bool:
+    """Whether a weight is so small that nothing is saved by keeping it as codes, where nobody named it."""
+    small = planned.point.elements <= _TRIFLE and planned.bytes_before * _SHARE < size
+    return small and planned.point.role is Role.weight and resolved[planned.point.layer].source != "name"
 
 
 def _names(points: list[Point]) -> dict[str, list[str]]:

@@ -75,7 +75,7 @@ def execute(
 
     if plan.static and "place" in view.can:
         placing: Any = view
-        view = execute_static(placing, plan, items("calibration"), record=record, options=options, samples=samples)
+        view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
         record.facts["bytes_after"] = view.size()
     elif taken is not None and wants_walk(view, plan):
         execute_walked(view, plan, items, record=record, progress=progress)

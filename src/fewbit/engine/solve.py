@@ -23,11 +23,16 @@ from fewbit.observers._base import Observer
 from fewbit.observers.moments import MomentsObserver
 from fewbit.record import Record
 
+_LOST = 0.5  # of the energy of a layer's answers; two bits lose a fifth
+
 
 def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, progress: Progress) -> None:
     """Settle every weight and activation of a plan and put the result into the view's model."""
     for w in progress.track(plan.weights, total=len(plan.weights), label="weights"):
         solution = settle(view.read(w.point), w, statistics)
+        if is_lost(solution):
+            note_lost(record, w, solution)
+            continue
         view.quantize(w.point, solution.qtensor)
         record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
     for activation in plan.activations:
@@ -38,6 +43,20 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
         else:
             view.quantize(activation.point, how)
             record.note("activation", activation.why, where=activation.point.name, scheme=activation.text)
+
+
+def is_lost(solution: Solution) -> bool:
+    """Whether the best codes there are lose more of what a layer answers than is left."""
+    error = solution.facts.get("held_out_error", solution.facts.get("error", 0.0))
+    return bool(error > _LOST)
+
+
+def note_lost(record: Record, w: WeightPlan, solution: Solution) -> None:
+    """Say that a weight stays in float, and count its bytes so."""
+    reason = "its codes would lose more than half of what it answers"
+    record.note("float", reason, where=w.point.name, bytes=w.bytes_before, **solution.facts)
+    if "bytes_after" in record.facts:
+        record.facts["bytes_after"] += w.bytes_before - w.bytes_after
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ then, without data
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -36,7 +37,7 @@ from fewbit.engine.storing import storable
 from fewbit.errors import UsageError
 from fewbit.model.placing import Placed, PlacingView, Rounding
 from fewbit.model.points import Point, Role
-from fewbit.model.watch import COUNT, HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, WINDOWS, Watch
+from fewbit.model.watch import COUNT, HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, VALUES, WINDOWS, Watch
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
@@ -48,14 +49,23 @@ from fewbit.record import Record
 _SAMPLES, _LEAST = 1 << 17, 256  # values of each activation in all, and of an item at least
 _PROBES = 1  # items to measure harm with
 _JUDGES = 8  # items, of those kept aside, that the result is held against
+Passes = Callable[[str], Iterator[Any]]
 _OF_SITE = frozenset({LOW, HIGH, SAMPLE})
 _OF_INPUT = frozenset({SUM, SQUARE, COUNT, TAPS, WINDOWS})
 
 
 def execute_static(
-    view: PlacingView, plan: Plan, items: Iterable[Any], *, record: Record, options: Options, samples: int | None = None
+    view: PlacingView, plan: Plan, items: Passes, *, record: Record, options: Options, samples: int | None = None
 ) -> PlacingView:
     """Carry a plan with static activations out on a graph.
+
+    Args:
+        view: of the float graph.
+        plan: what becomes of it.
+        items: starts a pass over the data, shown under a label.
+        record: takes a line about each layer.
+        options: of the run.
+        samples: how many items there are, about.
 
     Returns:
         A view of the quantized model; the one given is as it was.
@@ -71,7 +81,7 @@ def execute_static(
 def calibrate(
     view: PlacingView,
     plan: Plan,
-    items: Iterable[Any],
+    items: Passes,
     *,
     record: Record,
     options: Options,
@@ -83,7 +93,7 @@ def calibrate(
     Args:
         view: of the float graph.
         plan: what becomes of it.
-        items: the data.
+        items: starts a pass over the data, shown under a label.
         record: takes a line about each layer.
         options: of the run.
         samples: how many items there are, about.
@@ -91,9 +101,10 @@ def calibrate(
     """
     refuse_schemes(plan)
     run = Calibrated(view, plan, options, record)
-    run.look(items, sample=max(_LEAST, _SAMPLES // (samples or 100)))
+    sample = max(_LEAST, _SAMPLES // (samples or 100))
     if options.prepare:
-        run = run.prepared()
+        run = run.prepared(items)
+    run.look(items("calibration"), sample=sample)
     run.solve(each=each)
     return run
 
@@ -122,6 +133,15 @@ def _is_byte(grid: Grid) -> bool:
     return grid.dtype.is_integer and grid.dtype.bits == 8
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What is known of a model that was written: how it was placed, what was corrected, and what stored as codes."""
+
+    placed: Placed
+    corrections: list[dict[str, Any]]
+    stored: dict[Point, int]
+
+
 class Calibrated:
     """A graph that was looked at with data, ready to be written in any number of ways.
 
@@ -148,7 +168,7 @@ class Calibrated:
         self.codes: dict[str, QTensor] = {}
         self.rounding: dict[Point, Rounding] = {}
         self._noise: dict[str, float] = {}
-        self._corrections: list[dict[str, Any]] = []
+        self._written: dict[int, _Written] = {}
 
     @property
     def target(self) -> str | None:
@@ -165,32 +185,37 @@ class Calibrated:
         for point in self.view.points(lambda p: p.role is Role.input and p.layer in layers):
             takers[point] = self.inputs[point.layer] = Input()
         guards = {point: FiniteGuard() for point in takers}
-        gathered = {point: Gathering(taker, guards[point]) for point, taker in takers.items()}
-        needs = {point: _OF_SITE if point in self.sites else _OF_INPUT for point in takers}
+        needs = {point: self._needs(point) for point in takers}
+        gathered = {
+            point: Gathering(taker, guards[point], 1) if VALUES in needs[point] else Gathering(taker, guards[point])
+            for point, taker in takers.items()
+        }
         watch = {point: Watch(needs[point], each.add, sample) for point, each in gathered.items()}
         self.items = self.view.run(self._keeping(items), watch)
         for each in gathered.values():
             each.flush()
         refuse_non_finite(guards)
 
-    def prepared(self) -> Calibrated:
-        """The same of a model whose channels were evened out; the items that were kept are looked at again."""
+    def _needs(self, point: Point) -> frozenset[str]:
+        """What is asked about a site, or about a layer's input."""
+        if point in self.sites:
+            return _OF_SITE
+        planned = [self._planned[w.name] for w in self.weights if w.layer == point.layer]
+        return _OF_INPUT | ({VALUES} if any("gram" in w.algorithm.needs for w in planned) else set())
+
+    def prepared(self, items: Passes) -> Calibrated:
+        """The same of a model whose channels were evened out, which takes a pass of its own."""
         view: Any = self.view.copy()
         solvers = [algorithm(name, stage="prepare") for name in self.options.prepare]
         layers = {point.layer for point in self.weights} - set(view.hidden())
         watch, seen = watch_inputs(view, layers, (LOW, HIGH, SQUARE, COUNT))
-        kept = self.kept_items()
-        view.run(kept, watch)
-        if not prepare(view, self.plan, solvers, kept[0], seen, self.record):
-            return self
-        run = Calibrated(view, self.plan, self.options, self.record)
-        view.probe(kept[0])
-        run.look(kept, sample=_SAMPLES // len(kept))
-        self.record.note(
-            "second-pass", f"channels were evened out: ranges are those of {len(kept)} items, looked at again"
-        )
-        run.items = self.items
-        return run
+        view.run(self._keeping(items("channels")), watch)
+        first = self.kept_items()[0]
+        if not prepare(view, self.plan, solvers, first, seen, self.record):
+            return Calibrated(self.view, self.plan, self.options, self.record)
+        self.record.note("second-pass", "channels were evened out first, and ranges are of the model after that")
+        view.probe(first)
+        return Calibrated(view, self.plan, self.options, self.record)
 
     def kept_items(self) -> list[Any]:
         """The items that were kept, so mixed that those kept aside come out as such again."""
@@ -209,7 +234,7 @@ class Calibrated:
                     self.codes[point.layer] = solution.qtensor
                     self._noise[point.layer] = float(solution.facts.get("error", 0.0))
                     self._facts[point.layer] = solution.facts
-        self.grids = {point: site.grid(self.grid) for point, site in self.sites.items() if not site.empty}
+        self.grids = {point: site.grid(self.grid) for point, site in self.sites.items()}
         # What would not be rounded if only time counted will not be if error counts too.
         free = self.place()
         wanted = {point: grid for point, grid in self.grids.items() if point in free.sites}
@@ -228,17 +253,23 @@ class Calibrated:
     def write(self, placed: Placed) -> PlacingView:
         """A view of the quantized model."""
         twin: Any = self.view.copy()
-        self._correct(twin, placed)
+        corrections = self._correct(twin, placed)
         ranges = {point: _ends(grid) for point, grid in self.grids.items()}
         twin.settle(placed, ranges, {layer: self.codes[layer] for layer in placed.layers})
-        for point, codes in storable(self.view, self.plan, placed, self.codes).items():
+        stored = storable(self.view, self.plan, placed, self.codes)
+        for point, codes in stored.items():
             twin.store(point, codes, self.target)
+        self._written[id(placed)] = _Written(placed, corrections, {p: q.nbytes for p, q in stored.items()})
         return twin  # type: ignore[no-any-return]
 
-    def _correct(self, view: PlacingView, placed: Placed) -> None:
-        """Shift the layers whose weights were rounded; the slow way runs a view that has them as rounded floats."""
+    def _correct(self, view: PlacingView, placed: Placed) -> list[dict[str, Any]]:
+        """Shift the layers whose weights were rounded, and return a line about each.
+
+        The slow way runs a model whose weights are rounded, and whose activations are not: rounding them to nearest
+        leaves their mean where it was.
+        """
         if self.options.correct is None:
-            return
+            return []
         solver, record = algorithm(self.options.correct, stage="correct"), Record("correct")
         points = [point for point in self.weights if point.layer in placed.layers]
 
@@ -255,10 +286,11 @@ class Calibrated:
             items = self.kept_items()[:FEW]
             for layer, amount in correct_slow(self.view, twin, solver, points, items, record).items():
                 view.shift(layer, amount)
-        self._corrections = record.lines
+        return record.lines
 
     def note(self, placed: Placed) -> None:
         """A line about each layer, and what was chosen."""
+        written = self._written[id(placed)]
         for point in self.weights:
             layer, w = point.layer, self._planned[point.name]
             if layer in placed.layers:
@@ -266,14 +298,18 @@ class Calibrated:
             else:
                 size = w.bytes_before
                 self.record.note("float", placed.kept.get(layer, "no sample reached it"), where=layer, bytes=size)
-        self.record.lines += self._corrections
+        for point, size in written.stored.items():
+            reason = "it computes in float, from a weight that is stored as int8 codes"
+            self.record.note("stored", reason, where=point.layer, bytes=size)
+        self.record.lines += written.corrections
+        stored = sum(placed.weight_harm.get(point.layer, 0.0) for point in written.stored)
         self.record.facts |= {
             "items": self.items,
             "target": placed.target,
             "integer": dict(placed.integer),
             "activations": len(placed.sites),
             "expected_speedup": placed.time_before / max(placed.time_after, 1e-9),
-            "expected_error": placed.harm,
+            "expected_error": placed.harm + stored,
         }
 
     def verify(self, result: PlacingView) -> None:
@@ -291,9 +327,12 @@ class Calibrated:
             yield item
 
     def _statistics(self, layer: str) -> Statistics:
-        seen: dict[bool, Observer] = {**self.inputs.get(layer, Input()).moments}
-        inputs = {layer: {"moments": seen[False]}} if False in seen else {}
-        held_out = {layer: {"moments": seen[True]}} if True in seen else {}
+        seen = self.inputs.get(layer, Input())
+        sides: dict[bool, dict[str, Observer]] = {}
+        for name, found in (("moments", seen.moments), ("gram", seen.gram)):
+            for aside, observer in found.items():
+                sides.setdefault(aside, {})[name] = observer
+        inputs, held_out = ({layer: sides[aside]} if aside in sides else {} for aside in (False, True))
         return Statistics(inputs=inputs, held_out=held_out)
 
 

@@ -21,7 +21,7 @@ from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics, refuse_non_finite
 from fewbit.engine.plan import Plan, WeightPlan
 from fewbit.engine.second_moments import Gathered
-from fewbit.engine.solve import Known, settle
+from fewbit.engine.solve import Known, is_lost, note_lost, settle
 from fewbit.errors import DataError
 from fewbit.model.ops import EMBEDDING
 from fewbit.model.view import Item, ModelView
@@ -68,16 +68,16 @@ class _Walked:
         with walking.walk(list(items)) as walk:
             for w in self._plan.weights:
                 if w.point.op is EMBEDDING:
-                    self._view.quantize(w.point, self._settled(w, Statistics()))
+                    self._keep(w, self._settled(w, Statistics()))
             for block in progress.track(walk.blocks, total=len(walk.blocks), label="blocks"):
                 codes: list[tuple[WeightPlan, QTensor]] = []
                 for stage in walk.through(block):
                     codes += self._stage(stage)
                 for w, found in codes:
-                    self._view.quantize(w.point, found)
+                    self._keep(w, found)
         for w in list(self._left.values()):
             self._record.note("not-reached", "no calibration sample reached this layer", where=w.point.layer)
-            self._view.quantize(w.point, self._settled(w, Statistics()))
+            self._keep(w, self._settled(w, Statistics()))
 
     def _stage(self, stage: Stage) -> list[tuple[WeightPlan, QTensor]]:
         """Settle the layers of a stage; their weights are floats still, since codes would be decoded at every call."""
@@ -91,8 +91,9 @@ class _Walked:
         found = []
         for w in mine:
             codes = self._settled(w, self._statistics(w, seen))
-            self._view.write(w.point, codes.dequantize())
-            found.append((w, codes))
+            if codes is not None:
+                self._view.write(w.point, codes.dequantize())
+                found.append((w, codes))
         return found
 
     def _statistics(self, w: WeightPlan, seen: Gathered) -> Statistics:
@@ -106,8 +107,16 @@ class _Walked:
         inputs, held_out = ({layer: sides[aside]} if aside in sides else {} for aside in (False, True))
         return Statistics(inputs=inputs, held_out=held_out)
 
-    def _settled(self, w: WeightPlan, statistics: Statistics) -> QTensor:
+    def _settled(self, w: WeightPlan, statistics: Statistics) -> QTensor | None:
+        """The codes of a weight; none if it stays in float."""
         solution = settle(self._view.read(w.point), w, statistics)
         del self._left[w.point.name]
+        if is_lost(solution):
+            note_lost(self._record, w, solution)
+            return None
         self._record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
         return solution.qtensor
+
+    def _keep(self, w: WeightPlan, codes: QTensor | None) -> None:
+        if codes is not None:
+            self._view.quantize(w.point, codes)
