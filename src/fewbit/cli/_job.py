@@ -69,7 +69,13 @@ def carry_out(
         dataset, tokens = given.as_inputs(dataset, model, view.signature())
     with _output.TerminalProgress() as progress:
         result = quantizer.quantize_view(
-            view, dataset, inplace=True, samples=given.samples, progress=progress, options=options
+            view,
+            dataset,
+            inplace=True,
+            samples=given.samples,
+            progress=progress,
+            options=options,
+            work=deliver.work,
         )
         if tokens is not None:
             tokens.note(quantizer.record)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.engine.delivering import check_target, export
+from fewbit.engine.journal import forget
 from fewbit.engine.options import Options
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.errors import FewbitError, UsageError, nearest
@@ -57,6 +58,14 @@ class Delivery:
             check_target(self._output, overwrite=overwrite)
 
     @property
+    def work(self) -> Path | None:
+        """Where finished weights are kept until all are, beside the output; none if there is no output."""
+        if self._output is None or self._file:
+            return None
+        place = self._output.absolute()
+        return place.with_name(f".{place.name}.work")
+
+    @property
     def is_file(self) -> bool:
         """Whether the model is one file, with its record beside it, and not a folder."""
         return self._file
@@ -70,7 +79,10 @@ class Delivery:
             model.fewbit_record = quantizer.record
             if self._output is None:
                 return model
-            return export(model, self._output, overwrite=self._overwrite, factory=self._factory)
+            made = export(model, self._output, overwrite=self._overwrite, factory=self._factory)
+            if self.work is not None:
+                forget(self.work)
+            return made
         if "executed" not in quantizer.record.facts:  # what was placed has been looked at
             quantizer.record.facts |= {"executed": result.executed(), "bytes_after": result.size()}
         if self._output is None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fewbit.data.dataset import Dataset
@@ -95,8 +96,9 @@ class ModelQuantizer:
         samples: int | None = None,
         progress: Progress | None = None,
         options: Options | None = None,
+        work: Path | None = None,
     ) -> ModelView:
-        """The same for a model that is open already, and with everything a run can be told."""
+        """The same for a model that is open already, and with everything a run can be told; see `run.execute`."""
         options = options or Options()
         if "place" in view.can:
             graph: Any = view
@@ -110,7 +112,14 @@ class ModelQuantizer:
         if not inplace:
             view = view.copy()
         view = execute(
-            view, plan, dataset, record=self.record, progress=progress or Progress(), samples=samples, options=options
+            view,
+            plan,
+            dataset,
+            record=self.record,
+            progress=progress or Progress(),
+            samples=samples,
+            options=options,
+            work=work,
         )
         view.sign(self.config, self.record)
         return view

@@ -46,8 +46,19 @@ def execute(
     progress: Progress,
     samples: int | None = None,
     options: Options | None = None,
+    work: Path | None = None,
 ) -> ModelView:
     """Carry a plan out on the view's model.
+
+    Args:
+        view: of the model.
+        plan: what becomes of it.
+        dataset: the data, if there is any.
+        record: takes a line about each layer.
+        progress: shows how far it is.
+        samples: how many are read at most.
+        options: of the run.
+        work: a folder for what is finished, from which the same run goes on if it is stopped.
 
     Returns:
         A view of the result: the one given, whose model was changed, or another.
@@ -78,7 +89,7 @@ def execute(
         view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
         record.facts["bytes_after"] = view.size()
     elif taken is not None and wants_walk(view, plan):
-        execute_walked(view, plan, items, record=record, progress=progress)
+        execute_walked(view, plan, items, record=record, progress=progress, work=work)
     else:
         passes = None if taken is None else items
         execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)

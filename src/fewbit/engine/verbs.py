@@ -10,6 +10,7 @@ from typing import Any
 from fewbit.data.findings import Progress
 from fewbit.engine.compression import compression
 from fewbit.engine.delivery import Delivery
+from fewbit.engine.fitting import fit
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
@@ -76,7 +77,9 @@ def quantize(
     view = view_of(model)
     deliver = Delivery(view, output, options)
     quantizer = ModelQuantizer(without(config, ignored_scope, view))
-    result = quantizer.quantize_view(view, calibration_dataset, samples=subset_size, progress=progress, options=options)
+    result = quantizer.quantize_view(
+        view, calibration_dataset, samples=subset_size, progress=progress, options=options, work=deliver.work
+    )
     return deliver(quantizer, result)
 
 
@@ -130,12 +133,19 @@ def compress_weights(
         exclude=ignored(ignored_scope, view),
     )
     quantizer = ModelQuantizer(config)
-    result = quantizer.quantize_view(view, dataset, samples=subset_size, progress=progress, options=options)
+    result = quantizer.quantize_view(
+        view, dataset, samples=subset_size, progress=progress, options=options, work=deliver.work
+    )
     return deliver(quantizer, result)
 
 
 def plan(
-    model: Any, *, preset: str | Config | None = None, config: str | Config | None = None, time: bool = True
+    model: Any,
+    *,
+    preset: str | Config | None = None,
+    config: str | Config | None = None,
+    target: str | None = None,
+    time: bool = True,
 ) -> Plan:
     """What would happen to which layer, at what cost; nothing is read or changed.
 
@@ -143,6 +153,7 @@ def plan(
         model: an `nn.Module`, or a path.
         preset: a preset's name; `w8a8` by default.
         config: a configuration instead.
+        target: where it will run; see `quantize`.
         time: solve a small piece of the largest weight to estimate the time.
 
     >>> import torch
@@ -153,7 +164,8 @@ def plan(
         raise UsageError("both preset and config were given", expected="one of the two")
     chosen = configuration(config if config is not None else preset or "w8a8")
     view = view_of(model)
-    made = make_plan(view, chosen)
+    Delivery(view, None, Options(target=target))  # which refuses the target of another kind of model
+    made = fit(make_plan(view, chosen), view, target)
     if time and (seconds := seconds_to_solve(view, made)) is not None:
         made.facts["solve_seconds"] = seconds
     return made

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from fewbit.algorithms._base import Solution
 from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics, refuse_non_finite
+from fewbit.engine.journal import Journal, job_digest
 from fewbit.engine.plan import Plan, WeightPlan
 from fewbit.engine.second_moments import Gathered
 from fewbit.engine.solve import Known, is_lost, note_lost, settle
@@ -37,7 +40,13 @@ def wants_walk(view: ModelView, plan: Plan) -> bool:
 
 
 def execute_walked(
-    view: Any, plan: Plan, items: Callable[[str], Iterator[Item]], *, record: Record, progress: Progress
+    view: Any,
+    plan: Plan,
+    items: Callable[[str], Iterator[Item]],
+    *,
+    record: Record,
+    progress: Progress,
+    work: Path | None = None,
 ) -> None:
     """Carry a plan out on a model that can be walked.
 
@@ -47,6 +56,7 @@ def execute_walked(
         items: starts a pass over the data, shown under a label.
         record: takes a line about each layer.
         progress: shows how far it is.
+        work: a folder for finished weights, from which the same run goes on if it is stopped.
 
     Raises:
         DataError: no items, or a value that is not finite.
@@ -55,12 +65,19 @@ def execute_walked(
     if not kept:
         raise DataError("the calibration data is empty", code="no-samples", where="calibration data")
     record.facts["items"] = len(kept)
-    _Walked(view, plan, record).over(kept, progress)
+    journal = None
+    if work is not None:
+        facts = {
+            "config": plan.config.fingerprint,
+            "weights": [(w.point.name, dict(w.parameters)) for w in plan.weights],
+        }
+        journal = Journal(work, job_digest(view.digest(), kept, facts))
+    _Walked(view, plan, record, journal).over(kept, progress)
 
 
 class _Walked:
-    def __init__(self, view: Any, plan: Plan, record: Record):
-        self._view, self._plan, self._record = view, plan, record
+    def __init__(self, view: Any, plan: Plan, record: Record, journal: Journal | None):
+        self._view, self._plan, self._record, self._journal = view, plan, record, journal
         self._left = {w.point.name: w for w in plan.weights}
 
     def over(self, items: Sequence[Item], progress: Progress) -> None:
@@ -84,10 +101,7 @@ class _Walked:
         mine = [w for w in self._left.values() if w.point.layer in stage.layers]
         if not mine:
             return []
-        seen, guard = Gathered(), FiniteGuard()
-        for given in stage.inputs():
-            seen.add(replace(given, found=guard.admit(given.found, given.item)))
-        refuse_non_finite({mine[0].point: guard})
+        seen = Gathered() if all(self._finished(w) for w in mine) else self._gathered(stage, mine[0])
         found = []
         for w in mine:
             codes = self._settled(w, self._statistics(w, seen))
@@ -95,6 +109,18 @@ class _Walked:
                 self._view.write(w.point, codes.dequantize())
                 found.append((w, codes))
         return found
+
+    def _gathered(self, stage: Stage, first: WeightPlan) -> Gathered:
+        """The moments of what a stage reads; refused if a value is not finite."""
+        seen, guard = Gathered(), FiniteGuard()
+        for given in stage.inputs():
+            seen.add(replace(given, found=guard.admit(given.found, given.item)))
+        refuse_non_finite({first.point: guard})
+        return seen
+
+    def _finished(self, w: WeightPlan) -> Solution | None:
+        """What an earlier run that was stopped made of a weight."""
+        return None if self._journal is None else self._journal.read(w.point.name, w.grid, w.point.shape, w.block)
 
     def _statistics(self, w: WeightPlan, seen: Gathered) -> Statistics:
         sides = {}
@@ -109,7 +135,11 @@ class _Walked:
 
     def _settled(self, w: WeightPlan, statistics: Statistics) -> QTensor | None:
         """The codes of a weight; none if it stays in float."""
-        solution = settle(self._view.read(w.point), w, statistics)
+        solution = self._finished(w)
+        if solution is None:
+            solution = settle(self._view.read(w.point), w, statistics)
+            if self._journal is not None:
+                self._journal.write(w.point.name, solution)
         del self._left[w.point.name]
         if is_lost(solution):
             note_lost(self._record, w, solution)

@@ -68,6 +68,9 @@ class Walk(Protocol):
 class WalkingView(Protocol):
     """A view with `walk` in `can`."""
 
+    def digest(self) -> str:
+        """A hash of everything the model's answers depend on."""
+
     def walk(self, items: list[Item], *, wanted: bool = True) -> AbstractContextManager[Walk]:
         """Begin a walk.
 

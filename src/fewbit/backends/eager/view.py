@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -35,6 +36,7 @@ from fewbit.model.watch import Watch
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.fast_paths import close_fast_path
 from fewbit.modules.quantized import Quantized, clear_weight, float_weight, get_weight, make_quantized, set_weight
+from fewbit.modules.tensor_file import digest as tensor_digest
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
@@ -82,6 +84,13 @@ class EagerView:
             kept = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
             tensors.update({identity(tensor): tensor for tensor in kept if tensor is not None and not is_lazy(tensor)})
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+    def digest(self) -> str:
+        """A hash of every parameter and buffer."""
+        found = hashlib.sha256()
+        for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
+            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor_digest(tensor)}".encode())
+        return found.hexdigest()
 
     def layers(self) -> dict[str, tuple[str, ...]]:
         """Every module under each of its names, with its types; the model itself only where it is a layer."""
