@@ -100,28 +100,25 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(JOB.format(tests=str(Path(__file__).parents[1])))
 
-    def start(folder):
-        job = subprocess.Popen([sys.executable, script, tmp_path / folder], stdout=subprocess.PIPE, text=True)
-        assert job.stdout.readline() == "begin\n"
-        return job
+    def work(folder, seconds=None):
+        """Whether it came to its end in so many seconds; killed if not."""
+        with subprocess.Popen([sys.executable, script, tmp_path / folder], stdout=subprocess.PIPE, text=True) as job:
+            assert job.stdout.readline() == "begin\n"
+            try:
+                assert job.wait(seconds) == 0
+                return True
+            except subprocess.TimeoutExpired:
+                job.kill()
+                return False
 
-    first = start("whole")
     began = time.perf_counter()
-    assert first.wait() == 0
+    assert work("whole")
     lasted = time.perf_counter() - began
     kills = 0
-    for turn in range(20):
-        job = start("killed")
-        try:
-            job.wait(lasted * (0.02 + 0.3 * ((turn * 0.37) % 1)))
-            break  # it was through
-        except subprocess.TimeoutExpired:
-            job.kill()
-            job.wait()
-            kills += 1
-            assert not (tmp_path / "killed").exists() or (tmp_path / "killed" / "fewbit.json").exists()
-    if not (tmp_path / "killed").exists():
-        assert start("killed").wait() == 0
+    while kills < 20 and not work("killed", lasted * (0.02 + 0.3 * ((kills * 0.37) % 1))):
+        kills += 1
+        if (tmp_path / "killed").exists():  # killed when all was done
+            break
+    assert (tmp_path / "killed").exists() or work("killed")
     assert kills > 1
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
-    assert not (tmp_path / ".killed.work").exists()
