@@ -109,3 +109,11 @@ def test_signs_are_those_of_ml_dtypes(name):
     ours = unpack(bytes_, dtype, 256 * count).numpy()
     fields = (bytes_.numpy()[:, None] >> (dtype.bits * np.arange(count))) & (2**dtype.bits - 1)
     assert np.array_equal(ours, fields.flatten().astype(theirs).astype(np.int8))
+
+
+@pytest.mark.parametrize("dtype", [Dtype.int2, Dtype.int3, Dtype.int4])
+def test_a_row_that_was_a_column_is_packed(dtype):
+    """Turned round, one column has strides of one along both axes, and still counts as contiguous."""
+    column = torch.tensor([[1], [-1], [0], [1], [-2], [1], [0], [-1]], dtype=torch.int8)
+    assert torch.equal(pack(column.T, dtype), pack(column.T.clone(memory_format=torch.contiguous_format) + 0, dtype))
+    assert torch.equal(unpack(pack(column.T, dtype), dtype, 8), column.T)

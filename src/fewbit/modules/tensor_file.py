@@ -77,13 +77,18 @@ class Stored:
         return {"file": self.file, "dtype": dtype, "shape": list(self.shape), "sha256": self.sha256}
 
 
-def write(path: Path, entries: Iterable[Entry]) -> dict[str, Stored]:
+def write(path: Path, entries: Iterable[Entry], *, format: str = "fewbit") -> dict[str, Stored]:
     """Write a new file and say what is in it.
 
     The widest dtypes come first: a reader that maps the file then finds every tensor aligned.
+
+    Args:
+        path: where there is no file yet.
+        entries: the tensors.
+        format: whose file it says it is; transformers reads those of `"pt"`.
     """
     ordered = sorted(entries, key=lambda entry: -entry.dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": {"format": "fewbit"}}
+    header: dict[str, Any] = {"__metadata__": {"format": format}}
     offset = 0
     for entry in ordered:
         known = _NAMES.get(entry.dtype)

@@ -79,6 +79,7 @@ def _by_shifts(x: Tensor, bits: int) -> bool:
 def _pack(codes: Tensor, bits: int) -> Tensor:
     count, _ = _group(bits)
     n = codes.shape[-1]
+    codes = codes.reshape(-1).view(codes.shape)  # an axis of one may have any stride, which words do not fit into
     if bits > 8:
         codes = codes.to(torch.int32)  # torch can do little with unsigned 16-bit integers
     elif codes.element_size() > 1:

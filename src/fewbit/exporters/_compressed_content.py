@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that a compressed-tensors checkpoint holds, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from torch import Tensor
+
+from fewbit.exporters._compressed_codes import code_entry, input_tensors, scale_tensors
+from fewbit.exporters._compressed_matrix import Matrix
+from fewbit.exporters._compressed_scheme import Scheme
+from fewbit.exporters._compressed_survey import Survey
+from fewbit.modules.tensor_file import Entry
+
+
+def beside(matrix: Matrix, scheme: Scheme, shared: Tensor | None) -> dict[str, Tensor]:
+    """What stands beside the codes of a weight.
+
+    Args:
+        matrix: the weight.
+        scheme: what it is.
+        shared: the super scale it shares with other layers, if any.
+    """
+    found = scale_tensors(scheme, matrix.read(), matrix.dtype, shared)
+    return found if matrix.quantizer is None else found | input_tensors(matrix.quantizer, matrix.dtype)
+
+
+def entries(
+    survey: Survey,
+    schemes: Mapping[str, Scheme],
+    small: Mapping[str, Mapping[str, Tensor]],
+    cache: Mapping[str, Tensor],
+) -> Iterator[Entry]:
+    """Every tensor that is written; codes are made when it is their turn.
+
+    Args:
+        survey: of the model.
+        schemes: what its coded layers are.
+        small: what stands beside their codes.
+        cache: scales of keys and values.
+    """
+    for layer, matrix in survey.layers.items():
+        codes = code_entry(schemes[layer], matrix.shape, matrix.read)
+        yield Entry(f"{matrix.stored}.{codes.name}", codes.dtype, codes.shape, codes.read)
+        for part, tensor in small[layer].items():
+            yield held_entry(f"{matrix.stored}.{part}", tensor)
+    for name, tensor in cache.items():
+        yield held_entry(name, tensor)
+    yield from survey.floats.values()
+
+
+def held_entry(name: str, tensor: Tensor) -> Entry:
+    """A tensor that is there already."""
+    return Entry(name, tensor.dtype, tuple(tensor.shape), partial(_itself, tensor))
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
