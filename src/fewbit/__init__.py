@@ -48,6 +48,7 @@ _PUBLIC = {
     "ModelQuantizer": "fewbit.engine.quantizer",
     "quantize": "fewbit.engine.verbs",
     "quantize_with_accuracy_control": "fewbit.engine.accuracy",
+    "compare": "fewbit.engine.comparing",
     "compress_weights": "fewbit.engine.verbs",
     "plan": "fewbit.engine.verbs",
     "Plan": "fewbit.engine.plan",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from fewbit.data.fixing import fix_dataset
     from fewbit.data.sample import Sample
     from fewbit.engine.accuracy import quantize_with_accuracy_control
+    from fewbit.engine.comparing import compare
     from fewbit.engine.delivering import export, load
     from fewbit.engine.plan import Plan
     from fewbit.engine.quantizer import ModelQuantizer

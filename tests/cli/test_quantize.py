@@ -132,11 +132,9 @@ def test_batches_of_samples(run, tmp_path):
 
 
 def test_a_hugging_face_folder_with_texts(run, folder, tmp_path):
-    code, out, err = run(
-        "quantize", "opt", "--data", "texts.jsonl", "--preset", "w8a8", "-o", "out", "--max-length", 32
-    )
+    code, out, err = run("quantize", "opt", "--data", "texts.jsonl", "--preset", "w8a8", "-o", "out", "--seqlen", 32)
     assert code == 0 and err == "" and "fewbit.load('out')" in out, err
-    assert "text" in out and "1 rows had more than 32 tokens" in out and "1 rows had no tokens" in out
+    assert "the text of a row is in text; " in out and "cut at 32 tokens" in out and "1 rows had no text" in out
     made, ids = load(tmp_path / "out"), token_ids()
     with torch.no_grad():
         ours, theirs = made(ids).logits, opt()(ids).logits
@@ -145,20 +143,20 @@ def test_a_hugging_face_folder_with_texts(run, folder, tmp_path):
 
 
 @pytest.mark.parametrize("data", ["long.jsonl", "long.py:rows"])
-def test_a_row_that_is_cut_or_empty_counts_once_however_often_it_is_read(run, folder, tmp_path, data):
+def test_a_row_counts_once_however_often_it_is_read(run, folder, tmp_path, data):
     rows = [{"text": text} for text in (" ".join(["w5"] * 80), "w6 w7", "", "", "w8", " ".join(["w5"] * 80))]
     (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "long.py").write_text(f"rows = {rows}\n")
-    code, out, err = run("quantize", "opt", "--data", data, "-o", "out", "--max-length", 32, "--json")
+    code, out, err = run("quantize", "opt", "--data", data, "-o", "out", "--seqlen", 32, "--json")
     assert code == 0, err
     counts = {line["what"]: line["rows"] for line in json.loads(out)["lines"] if "rows" in line}
-    assert counts == {"truncated": 2, "empty-text": 2}
+    assert counts == {"tokenized": 6, "empty-text": 2, "repeated-text": 1}
 
 
 def test_one_column_of_text_is_taken_and_of_several_none(run, folder, tmp_path):
     (tmp_path / "one.csv").write_text("words\nw5 w6\nw7 w8\n")
     code, out, err = run("quantize", "opt", "--data", "one.csv", "-o", "one")
-    assert code == 0 and "the text of a row is in words, and was cut at" in out, err
+    assert code == 0 and "the text of a row is in words; " in out, err
     (tmp_path / "two.csv").write_text("key,words\n1,w5 w6\n2,w7 w8\n")  # of a .csv every value is a text
     code, _, err = run("quantize", "opt", "--data", "two.csv", "-o", "two")
     assert code == 2 and "which column" in err and "key, words" in err and "--text-column" in err
@@ -172,18 +170,25 @@ def test_a_generator_is_said_to_be_kept_and_warns_of_nothing(run, tmp_path):
     assert code == 0 and err == "" and "spooled" in out
 
 
-def test_texts_are_not_put_into_batches(run, folder, tmp_path):
-    code, _, err = run("quantize", "opt", "--data", "texts.jsonl", "-o", "out", "--batch-size", 16)
-    assert code == 2 and "--batch-size 16" in err and "tokenizer" in err and not (tmp_path / "out").exists()
+def test_joined_texts_can_be_put_into_batches(run, folder, tmp_path):
+    arguments = ["quantize", "opt", "--data", "texts.jsonl", "-o", "out", "--seqlen", 10, "--batch-size", 4, "--json"]
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    answer = json.loads(out)
+    samples = next(line["samples"] for line in answer["lines"] if line["what"] == "tokenized")
+    assert samples == (token_ids().numel() + 80 + 7) // 10  # seven rows that say something, each with its end
+    assert answer["facts"]["items"] == -(-samples // 4)
 
 
 def test_token_ids_as_rows_give_the_same_as_their_texts(run, folder, tmp_path):
     texts = (tmp_path / "texts.jsonl").read_text().splitlines()[:6]
     (tmp_path / "some.jsonl").write_text("\n".join(texts))
-    rows = [json.dumps({"input_ids": row, "attention_mask": [1] * len(row)}) for row in token_ids().tolist()]
+    flat = [token for row in token_ids().tolist() for token in (*row, 2)]
+    rows = [flat[start : start + 8] for start in range(0, len(flat) - 7, 8)]
+    rows = [json.dumps({"input_ids": row, "attention_mask": [1] * len(row)}) for row in rows]
     (tmp_path / "ids.jsonl").write_text("\n".join(rows))
     for name, data in (("a", "some.jsonl"), ("b", "ids.jsonl")):
-        code, _, err = run("quantize", "opt", "--data", data, "-o", name)
+        code, _, err = run("quantize", "opt", "--data", data, "-o", name, "--seqlen", 8)
         assert code == 0, err
     assert (tmp_path / "a" / "fewbit.safetensors").read_bytes() == (tmp_path / "b" / "fewbit.safetensors").read_bytes()
 
@@ -304,7 +309,7 @@ def test_a_format_and_its_options(run, tmp_path):
         "        next(file)\n        for row in csv.reader(file, delimiter=delimiter):\n"
         "            yield {'input': [float(value) for value in row]}\n"
     )
-    arguments = ["quantize", "build.py:make", "--data", "rows.txt", "--format", "read.py:rows", "-o", "out"]
+    arguments = ["quantize", "build.py:make", "--data", "rows.txt", "--data-format", "read.py:rows", "-o", "out"]
     assert run(*arguments)[0] == 1  # one cell with semicolons in it
     code, _, err = run(*arguments, "--option", "delimiter=;")
     assert code == 0, err
@@ -318,9 +323,9 @@ def test_a_format_and_its_options(run, tmp_path):
         (["--data", "b.jsonl", "--policy", "drop", "--policy", "bad-json=drop"], "once for each code"),
         (["--data", "b.jsonl", "--option", "delimitr=;"], "did you mean 'delimiter'"),
         (["--data", "b.jsonl", "--option", "policy=drop"], "expected: --policy drop"),
-        (["--data", "b.jsonl", "--format", "rowz"], "did you mean 'rows'"),
+        (["--data", "b.jsonl", "--data-format", "rowz"], "did you mean 'rows'"),
         (["--preset", "w4a16", "--policy", "drop"], "--policy and no data"),
-        (["--preset", "w4a16", "--format", "rows"], "--format and no data"),
+        (["--preset", "w4a16", "--data-format", "rows"], "--data-format and no data"),
         (["--preset", "w4a16", "--option", "delimiter=;"], "--option and no data"),
     ],
 )

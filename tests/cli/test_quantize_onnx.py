@@ -2,6 +2,7 @@
 """ONNX files on the command line: what `quantize`, `compress` and `plan` make of them, and what they refuse."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,24 +11,27 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+import fewbit
 from fewbit import cli
 from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.errors import UsageError
 from fewbit.record import Record
 from quantized_models import mlp, numbers
 
 
-def write_mlp(path):
+def write_mlp(path, axes=(40,)):
     """The two layers of `mlp`, as a file."""
     tensors = {name: tensor.numpy() for name, tensor in mlp().state_dict().items()}
     nodes = [
-        helper.make_node("Gemm", ["input", "0.weight", "0.bias"], ["a"], name="first", transB=1),
+        helper.make_node("Flatten", ["input"], ["flat"], name="flatten"),
+        helper.make_node("Gemm", ["flat", "0.weight", "0.bias"], ["a"], name="first", transB=1),
         helper.make_node("Relu", ["a"], ["b"], name="relu"),
         helper.make_node("Gemm", ["b", "2.weight", "2.bias"], ["out"], name="last", transB=1),
     ]
     graph = helper.make_graph(
         nodes,
         "mlp",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 40])],
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", *axes])],
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 8])],
         [numpy_helper.from_array(array, name) for name, array in tensors.items()],
     )
@@ -96,6 +100,47 @@ def test_the_printed_error_is_the_one_of_the_written_file(run, tmp_path):
     assert told["facts"]["executed"]["integer"] == {"QGemm": 2}
 
 
+def test_one_sample_is_not_kept_aside(run):
+    code, out, err = run("quantize", "m.onnx", "--data", "samples", "--samples", 1, "-o", "s.onnx")
+    assert code == 0 and "on 1 item, not kept aside" in out, err
+    record = Record.from_json(Path("s.onnx.record.json").read_bytes())
+    assert record.facts["answers"]["kept_aside"] is False
+    assert "not-kept-aside" in {line["what"] for line in record.lines}
+
+
+def test_the_worst_sample_is_one_of_those_that_judge(run):
+    code, out, err = run("quantize", "m.onnx", "--data", "samples", "-o", "s.onnx", "--json")
+    facts = json.loads(out)["facts"]["answers"]
+    wanted, found = answers("m.onnx").astype(float), answers("s.onnx").astype(float)
+    shares = {i: np.square(wanted[i] - found[i]).sum() / np.square(wanted[i] - wanted[i].mean()).sum() for i in (4, 9)}
+    worst = max(shares, key=shares.get)
+    assert code == 0 and facts["kept_aside"] and facts["worst"] == pytest.approx(shares[worst], rel=1e-6), err
+    assert facts["worst_item"] == worst and facts["worst_place"] == f"sample {worst} ({worst}.npz, sample {worst})"
+
+
+def test_pixels_that_were_not_scaled_are_warned_of_first(run, tmp_path):
+    write_mlp(tmp_path / "m.onnx", axes=(5, 8))
+    (tmp_path / "bytes").mkdir()
+    for i in range(5):
+        np.savez(tmp_path / "bytes" / f"{i}.npz", input=np.full((5, 8), 40 * i, np.uint8))
+    code, out, err = run("quantize", "m.onnx", "--data", "bytes", "-o", "s.onnx")
+    assert code == 0 and "divide by 255" in out.splitlines()[0] and out.splitlines()[0].startswith("warning: "), err
+
+
+def test_names_near_a_model_that_is_not_there(run):
+    code, _, err = run("quantize", "mm.onnx", "--data", "samples", "-o", "s.onnx")
+    assert code == 2 and "did you mean 'm.onnx'?" in err
+    code, _, err = run("check", "samples", "--model", "mm.onnx")
+    assert code == 2 and "did you mean 'm.onnx'?" in err
+
+
+def test_advice_in_python_is_pythons(run):
+    with pytest.raises(UsageError, match="no calibration data") as caught:
+        fewbit.quantize("m.onnx")
+    assert "fewbit.quantize(model, data)" in caught.value.try_ and "preset='w8a8_dynamic'" in caught.value.try_
+    fewbit.quantize("m.onnx", preset="w8a8_dynamic")
+
+
 def test_batches_and_fewer_samples(run, tmp_path):
     code, out, err = run(
         "quantize", "m.onnx", "--data", "samples", "-o", "s.onnx", "--batch-size", 2, "--samples", 6, "--json"
@@ -161,7 +206,7 @@ def test_what_is_ignored_stays_in_float(run, tmp_path, name):
         (["m.onnx", "-o", "samples", "--data", "samples"], 2, "is a folder"),
         (["m.onnx", "-o", "m.onnx", "--data", "samples"], 2, "is there already"),
         (["m.onnx", "-o", "m.onnx", "--data", "samples", "--overwrite"], 2, "is not an earlier result"),
-        (["none.onnx", "-o", "s.onnx", "--data", "samples"], 1, "no such file"),
+        (["none.onnx", "-o", "s.onnx", "--data", "samples"], 2, "no file or folder"),
         (["cut.onnx", "-o", "s.onnx", "--data", "samples"], 1, "cannot be read"),
         (["m.onnx", "-o", "s.onnx", "--data", "other"], 1, "expected [40] without the batch axis, found [39]"),
     ],
@@ -266,7 +311,7 @@ def test_texts_are_tokenized_by_what_lies_beside_the_file(run, tmp_path, place):
     home = tmp_path / "home"
     (home / place).parent.mkdir(parents=True)
     write_encoder(home / place)
-    arguments = ["quantize", f"home/{place}", "--data", "texts.jsonl", "--max-length", 5, "-o", "s.onnx"]
+    arguments = ["quantize", f"home/{place}", "--data", "texts.jsonl", "--seqlen", 5, "-o", "s.onnx"]
     (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": "w5 w6 w7 " * i}) for i in range(1, 7)))
     code, _, err = run(*arguments)
     assert code == 1 and "no tokenizer" in err and not (tmp_path / "s.onnx").exists()

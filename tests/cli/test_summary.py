@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-from fewbit.cli._summary import lines
+import pytest
+
+from fewbit.cli._summary import lines, shortened
 from fewbit.record import Record
 
 
@@ -11,6 +13,10 @@ def made(**facts):
     return Record("quantize", facts={"bytes_before": 4000, "bytes_after": 1000, **facts})
 
 
+def answers(**found):
+    return {"items": 1, "error": 0.0, "worst": 0.0, "worst_item": 0, "agreement": None, "kept_aside": True, **found}
+
+
 def test_what_a_runtime_makes_of_a_graph():
     executed = {"integer": {"QLinearConv": 12}, "floating": {"Conv": 2, "Gemm": 1}, "weight_only": {"MatMulNBits": 1}}
     record = made(
@@ -18,20 +24,77 @@ def test_what_a_runtime_makes_of_a_graph():
         executed=executed,
         expected_speedup=1.5,
         expected_error=0.0123,
-        answers={"items": 8, "error": 0.0346, "agreement": 0.998},
+        answers=answers(items=8, error=0.0346, worst=0.0712, worst_place="sample 9 (9.npz)", agreement=0.998),
     )
     assert text(record).splitlines()[1:] == [
         "  7 activations quantized",
         "  the runtime multiplies: 12 QLinearConv in integers; 2 Conv, 1 Gemm in float; "
         "1 MatMulNBits in float on packed weights",
         "  expected: 1.50× as fast, error 0.012 of the answers' energy",
-        "  measured: error 0.035 of the answers' energy, the same choice in 99.8%, on 8 items",
+        "  measured: error 0.035 of the answers' energy, at worst 0.071 in sample 9 (9.npz), "
+        "the same choice in 99.8%, on 8 items",
     ]
 
 
 def test_answers_without_a_choice():
-    record = made(answers={"items": 2, "error": 0.5, "agreement": None})
-    assert text(record).splitlines()[1:] == ["  measured: error 0.5 of the answers' energy, on 2 items"]
+    record = made(answers=answers(items=2, error=0.5, worst=0.7))
+    assert text(record).splitlines()[1:] == ["  measured: error 0.5 of the answers' energy, at worst 0.7, on 2 items"]
+
+
+def test_a_sample_that_calibrates_and_judges_is_said_to():
+    record = made(answers=answers(error=0.001, kept_aside=False))
+    record.note("not-kept-aside", "of fewer than 5 items none is kept aside", items=1)
+    assert text(record).splitlines()[1:] == [
+        "  measured: error 0.001 of the answers' energy, on 1 item, not kept aside: calibrated on the same"
+    ]
+
+
+@pytest.mark.parametrize(("expected", "measured"), [(0.01, 0.051), (0.0, 0.002), (0.01, float("nan"))])
+def test_an_error_much_larger_than_expected_comes_first(expected, measured):
+    record = made(expected_speedup=1.5, expected_error=expected, answers=answers(error=measured))
+    first = text(record).splitlines()[0]
+    assert first.startswith("warning: the measured error") and f"{measured:.2g}" in first and f"{expected:.2g}" in first
+
+
+@pytest.mark.parametrize(("expected", "measured"), [(0.01, 0.049), (0.0, 1e-5), (1e-7, 1e-4)])
+def test_an_error_about_as_expected_or_tiny_is_no_warning(expected, measured):
+    record = made(expected_speedup=1.5, expected_error=expected, answers=answers(error=measured))
+    assert "warning" not in text(record)
+
+
+def test_pixels_that_were_not_scaled_come_first_and_once():
+    record = made()
+    record.note("float", "it is excluded", where="last")
+    record.note("dtype-unscaled", "input 'x': uint8 pixels go to a float32 input", where="input 'x'")
+    told = text(record).splitlines()
+    assert told[0] == "warning: input 'x': uint8 pixels go to a float32 input" and text(record).count("uint8") == 1
+
+
+def test_operators_go_by_the_names_the_model_gives_them():
+    executed = {
+        "integer": {},
+        "floating": {"FusedGemm": 1, "Gemm": 1},
+        "weight_only": {},
+        "float_operators": {"MatMul": 2},
+    }
+    assert "  the runtime multiplies: 2 MatMul in float" in text(made(executed=executed))
+
+
+def test_long_names_are_cut_in_the_middle_and_not_repeated():
+    long = ";".join(f"model/conv2d_{i}/BiasAdd/ReadVariableOp" for i in range(5))
+    record = made()
+    for _ in range(2):
+        record.note("float", "it is excluded", where=long)
+    record.note("run", f"Mul {long} folded in", where="conv")
+    record.note("note", f"{long} is shorter", where=long)
+    told = text(record).splitlines()[1:]
+    short = shortened(long)
+    assert len(short) == 56 and short.startswith("model/conv2d_0") and short.endswith("_4/BiasAdd/ReadVariableOp")
+    assert told == [
+        f"  float: it is excluded ({short})",
+        f"  run: Mul {short} folded in (conv)",
+        f"  note: {short} is shorter",
+    ]
 
 
 def test_reasons_that_differ_in_numbers_are_one_line():

@@ -129,6 +129,73 @@ def test_an_item_without_a_batch_axis_is_told_how_to_get_one(image_model):
     fewbit.Dataset([np.ones((3, 4, 5), np.float32)], batched=False).validate(image_model)
 
 
+@pytest.fixture
+def recurrent(tmp_path):
+    """A model whose state does not begin with the batch axis."""
+    return onnx_model(
+        tmp_path / "r.onnx", x=("float32", ["batch", "time"]), state=("float32", [2, "batch", 3]), rate=("int64", [])
+    )
+
+
+def state_files(folder, count=3, **changed):
+    folder.mkdir()
+    for i in range(count):
+        arrays = {"x": np.full((1, 6), i, np.float32), "state": np.full((2, 1, 3), i, np.float32), "rate": np.int64(16)}
+        np.savez(folder / f"{i}.npz", **arrays | changed)
+    return folder
+
+
+def test_files_of_the_declared_shapes_are_fed_as_they_are(recurrent, tmp_path):
+    feeds = fewbit.Dataset(state_files(tmp_path / "data")).inputs(recurrent)
+    made = list(feeds)
+    assert [run(recurrent, feed)[1][0, 0, 0] for feed in made] == [0, 1, 2]
+    assert {name: array.shape for name, array in made[2].items()} == {"x": (1, 6), "state": (2, 1, 3), "rate": ()}
+    assert feeds.place(2) == "sample 2 (2.npz, sample 2)"
+    with pytest.raises(UsageError, match="whole input"):
+        fewbit.Dataset(tmp_path / "data").inputs(recurrent, batch_size=2)
+
+
+def test_a_stack_of_whole_inputs(recurrent, tmp_path):
+    stack = {"x": np.ones((4, 1, 6), np.float32), "state": np.ones((4, 2, 1, 3), np.float32), "rate": np.full(4, 16)}
+    np.savez(tmp_path / "all.npz", **stack)
+    for data in (fewbit.Dataset(tmp_path / "all.npz"), fewbit.Dataset(stack)):
+        assert [run(recurrent, feed)[1].shape for feed in data.inputs(recurrent)] == [(2, 1, 3)] * 4
+
+
+def test_whole_inputs_of_a_batch_that_is_fixed(tmp_path):
+    model = onnx_model(tmp_path / "m.onnx", x=("float32", [2, 3]))
+    for batch_size in (1, 2):
+        (feed,) = fewbit.Dataset([np.ones((2, 3), np.float32)], batched=False).inputs(model, batch_size)
+        assert run(model, feed)[0].shape == (2, 3)
+
+
+def test_some_samples_whole_and_some_without_a_batch_axis(tmp_path):
+    model = onnx_model(tmp_path / "m.onnx", x=("float32", [2, 3]))
+    one, other = np.ones((2, 3), np.float32), np.ones(3, np.float32)
+    for samples, batch_size in (([one, other], 1), ([other, other, one], 2)):
+        with pytest.raises(DataError, match="samples differ") as caught:
+            list(fewbit.Dataset(samples, batched=False).inputs(model, batch_size))
+        assert f"sample {len(samples) - 1}" in caught.value.where
+
+
+def test_advice_for_a_batch_axis_elsewhere_can_be_followed(recurrent, tmp_path):
+    data = state_files(tmp_path / "data", x=np.ones(6, np.float32), state=np.ones((2, 3), np.float32))
+    with pytest.raises(DataError, match="do not all begin with the batch axis") as caught:
+        fewbit.Dataset(data).validate(recurrent)
+    assert "--transform" in caught.value.try_ and "list of dicts" in caught.value.try_
+    whole = [{"x": s["x"][None], "state": s["state"][:, None], "rate": s["rate"]} for s in fewbit.Dataset(data)]
+    assert len(list(fewbit.Dataset(whole).inputs(recurrent))) == 3
+
+
+def test_places_of_batches(image_model, tmp_path):
+    for i in range(5):
+        np.savez(tmp_path / f"{i}.npz", pixels=np.ones((3, 4, 5), np.float32))
+    feeds = fewbit.Dataset(tmp_path).inputs(image_model, batch_size=2)
+    assert feeds.place(0) is None and len(list(feeds)) == 3
+    assert feeds.place(1) == "sample 2 (2.npz, sample 2) to sample 3 (3.npz, sample 3)"
+    assert feeds.place(2) == "sample 4 (4.npz, sample 4)"
+
+
 def test_a_later_sample_that_does_not_fit_is_named(image_model):
     items = [np.ones((1, 3, 4, 5), np.float32), np.ones((1, 3, 4, 6), np.float32)]
     feeds = fewbit.Dataset(items).inputs(image_model)

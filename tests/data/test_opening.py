@@ -10,6 +10,7 @@ def test_a_path_that_is_not_there_says_what_is(tmp_path):
     with pytest.raises(UsageError, match="there is no file or folder") as caught:
         fewbit.open_dataset(tmp_path / "pictrues")
     assert "pictures" in caught.value.expected
+    assert caught.value.try_ == f"did you mean {str(tmp_path / 'pictures')!r}?"
 
 
 def test_a_folder_of_nothing_known_says_what_was_seen(tmp_path):

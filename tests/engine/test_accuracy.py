@@ -92,6 +92,25 @@ def test_what_cannot_be_asked_for(wrong):
         fewbit.quantize_with_accuracy_control(chain(), ITEMS, ITEMS, **wrong)
 
 
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), None, "0.9", (), (None, 1), np.ones(3)])
+def test_a_score_that_is_no_number(said):
+    with pytest.raises(UsageError, match="for the float model") as caught:
+        fewbit.quantize_with_accuracy_control(chain(), ITEMS, ITEMS, lambda made, items: said)
+    assert "validation_fn returned" in caught.value.what and "finite number" in caught.value.expected
+
+
+def test_a_score_that_is_no_number_for_a_quantized_model_only():
+    said = iter([0.9, float("nan")])
+    with pytest.raises(UsageError, match="returned nan for a quantized model"):
+        fewbit.quantize_with_accuracy_control(chain(), ITEMS, ITEMS, lambda made, items: next(said))
+
+
+@pytest.mark.parametrize("score", [np.float32(0.5), np.array(0.5), 1, True])
+def test_scores_of_any_kind_of_number(score):
+    made = fewbit.quantize_with_accuracy_control(chain(), ITEMS, ITEMS, lambda made, items: score)
+    assert facts_of(made)["accuracy"] == float(score)
+
+
 def test_modules_have_no_graph():
     torch = pytest.importorskip("torch")
     with pytest.raises(UsageError, match="PyTorch"):

@@ -10,8 +10,9 @@ import torch
 
 import fewbit
 from fewbit import registry
-from fewbit.engine.delivering import check_target, export, load
+from fewbit.engine.delivering import export, load
 from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.engine.staging import check_target
 from fewbit.errors import DataError, UsageError
 from fewbit.record import Record
 from fewbit.schemes.presets import preset

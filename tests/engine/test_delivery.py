@@ -12,6 +12,8 @@ from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.errors import UsageError
 from fewbit.record import Record
 
+FLOAT_NODES = [["fc", "Gemm"], ["out", "Gemm"], ["made by the runtime", "Conv"]]
+
 
 class Graph:
     """As much of a view as a delivery asks for."""
@@ -62,6 +64,15 @@ def test_what_was_looked_at_is_not_looked_at_again(tmp_path):
     assert quantizer.record.facts == {"executed": {}, "bytes_after": 3}
 
 
+def test_operators_in_float_by_the_names_of_the_model():
+    """The runtime makes a Gemm of a product and a sum; the scope to ignore knows the product."""
+    quantizer, graph = ModelQuantizer("w8a8"), Graph()
+    graph.executed = lambda: {"floating": {"Gemm": 2, "Conv": 1}, "float_nodes": FLOAT_NODES}
+    graph.layers = lambda: {"fc": ("MatMul",), "out": ("Gemm",), "sum": ("Add",)}
+    Delivery(graph, None, Options())(quantizer, graph)
+    assert quantizer.record.facts["executed"]["float_operators"] == {"Conv": 1, "Gemm": 1, "MatMul": 1}
+
+
 def test_a_model_that_cannot_be_written_leaves_no_record(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         deliver(tmp_path / "m.onnx", Graph(fails=KeyboardInterrupt()))
@@ -71,8 +82,9 @@ def test_a_model_that_cannot_be_written_leaves_no_record(tmp_path):
 def test_an_earlier_result_is_replaced_when_asked_and_only_that(tmp_path):
     place = tmp_path / "m.onnx"
     deliver(place)
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(UsageError, match="--overwrite") as caught:
         deliver(place, Graph(b"new"))
+    assert "delete it first" in caught.value.try_  # which can be done from Python too
     deliver(place, Graph(b"new"), overwrite=True)
     assert place.read_bytes() == b"new"
     place.unlink()

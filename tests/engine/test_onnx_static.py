@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fewbit.quantize` on ONNX models: what is asked for is done, what is wrong is refused, what was given stays."""
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -99,7 +104,7 @@ def test_names_metadata_and_doc_strings_are_kept():
     proto.doc_string, proto.graph.doc_string, proto.producer_name = "what it is", "its graph", "its maker"
     proto.graph.node[0].doc_string = "the first"
     proto.metadata_props.add(key="labels", value="a,b")
-    proto.graph.input[0].doc_string = "a picture"
+    proto.graph.input[0].doc_string, proto.graph.output[0].doc_string = "a picture", "its classes"
     made = quantized(proto)
     assert [value.name for value in made.graph.input] == ["x"] and [value.name for value in made.graph.output] == ["y"]
     assert (made.doc_string, made.graph.doc_string, made.graph.input[0].doc_string) == (
@@ -114,8 +119,11 @@ def test_names_metadata_and_doc_strings_are_kept():
 
 def test_an_output_that_codes_give_keeps_its_name_and_shape():
     nodes = [node("Conv", ["x", "a"], ["y"], name="only", pads=[1, 1, 1, 1])]
-    made = quantized(model(nodes, {"x": ["n", 32, 16, 16]}, {"y": ["n", 32, 16, 16]}, {"a": weight(32, 32, 3, 3)}))
+    proto = model(nodes, {"x": ["n", 32, 16, 16]}, {"y": ["n", 32, 16, 16]}, {"a": weight(32, 32, 3, 3)})
+    proto.graph.output[0].doc_string = "what it is"
+    made = quantized(proto)
     assert seen(made).integer == {"QLinearConv": 1} and made.graph.output[0].name == "y"
+    assert made.graph.output[0].doc_string == "what it is"
     assert answers(made, {"x": random(3, 32, 16, 16)})[0].shape == (3, 32, 16, 16)
 
 
@@ -247,7 +255,20 @@ def test_a_weight_that_layers_share_is_quantized_for_all():
     ]  # fmt: skip
     made = quantized(model(nodes, {"x": SHAPE}, {"y": None}, {"a": weight(32, 32, 3, 3)}))
     assert seen(made).integer == {"QLinearConv": 2}
-    assert sum(c.name.endswith("weight.codes") for c in made.graph.initializer) <= 2
+    assert [c.name for c in made.graph.initializer if c.data_type == onnx.TensorProto.INT8 and len(c.dims) > 1] == [
+        "a.codes"
+    ]
+
+
+def test_layers_that_share_a_weight_make_no_larger_file():
+    nodes, at = [], "x"
+    for index in range(8):
+        nodes.append(node("MatMul", [at, "w"], [f"m{index}"], name=f"m{index}"))
+        at = f"m{index}"
+    proto = model(nodes, {"x": [1, 64, 192]}, {at: None}, {"w": weight(192, 192)})
+    made = quantized(proto, items(shape=(1, 64, 192)))
+    assert sum(seen(made).integer.values()) == 8
+    assert made.ByteSize() < 0.6 * proto.ByteSize()
 
 
 def test_layers_in_branches_are_left_alone_and_reported(tmp_path):
@@ -301,3 +322,61 @@ def test_a_clipped_linear_layer_that_float_reads_runs_in_integers(op, batch):
     made = fewbit.quantize(proto, items, ignored_scope=fewbit.IgnoredScope(names=["last"]))
     facts = json.loads({entry.key: entry.value for entry in made.metadata_props}["fewbit"])
     assert facts["integer"] == {op: 1} and facts["executed"]["integer"] == {"QGemm": 1}
+
+
+# what is written is what was measured, and always the same
+
+
+def offset_net(added):
+    """What a number is added to, read with and without it."""
+    nodes = [
+        node("Conv", ["x", "a"], ["g"], name="g", pads=[1, 1, 1, 1]),
+        node("Conv", ["x", "b"], ["h"], name="h", pads=[1, 1, 1, 1]), node("Add", ["h", "n"], ["z"], name="z"),
+        node("Mul", ["z", "g"], ["m"], name="m"), node("Conv", ["h", "c"], ["o"], name="o", pads=[1, 1, 1, 1]),
+        node("Add", ["o", "m"], ["s"], name="s"), node("Conv", ["s", "d"], ["y"], name="y", pads=[1, 1, 1, 1]),
+    ]  # fmt: skip
+    constants = {name: weight(32, 32, 3, 3, seed=seed) for seed, name in enumerate("abcd")}
+    return model(nodes, {"x": SHAPE}, {"o": None, "y": None}, constants | {"n": np.float32(added)})
+
+
+@pytest.mark.parametrize("added", [0.3, 200.0])
+def test_the_error_that_is_expected_is_that_of_what_is_written(added):
+    facts = json.loads({e.key: e.value for e in quantized(offset_net(added)).metadata_props}["fewbit"])
+    assert facts["answers"]["error"] < 3 * facts["expected_error"] and facts["answers"]["error"] < 3e-3
+    assert facts["integer"]["Conv"] == 4
+
+
+def _bytes():
+    return hashlib.sha256(quantized(offset_net(0.3)).SerializeToString(deterministic=True)).hexdigest()
+
+
+def test_the_same_model_gives_the_same_bytes():
+    """In one process, where sets of objects change their order, and in another, where those of strings do."""
+    script = "import test_onnx_static; print(test_onnx_static._bytes())"
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), *filter(None, sys.path)]
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(paths)}
+    other = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+    junk, found = [], set()
+    for count in range(6):
+        found.add(_bytes())
+        junk.append([object() for _ in range(137 * count)])
+    assert {other.communicate()[0].strip()} == found and len(found) == 1
+
+
+def test_a_sequence_among_the_outputs():
+    nodes = [
+        node("MatMul", ["x", "a"], ["y"], name="m"), node("Slice", ["y", "from", "to"], ["part"], name="part"),
+        node("SequenceConstruct", ["y", "part"], ["s"], name="s"),
+    ]  # fmt: skip
+    constants = {"a": weight(64, 64), "from": np.array([0]), "to": np.array([3])}
+    proto = model(nodes, {"x": ["n", 64]}, {"y": ["n", 64]}, constants)
+    proto.graph.output.append(onnx.helper.make_tensor_sequence_value_info("s", 1, None))
+    made = quantized(proto, items(shape=(128, 64)))
+    assert sum(seen(made).integer.values()) == 1
+    wanted, found = (answers(each, {"x": random(128, 64)})[1] for each in (proto, made))
+    assert [part.shape for part in found] == [part.shape for part in wanted]
+
+
+def test_what_was_executed_says_by_which_runtime():
+    facts = json.loads({e.key: e.value for e in quantized(net(), target="openvino").metadata_props}["fewbit"])
+    assert facts["target"] == "openvino" and facts["executed"]["runtime"] == "onnxruntime"

@@ -233,7 +233,7 @@ def test_4_a_weight_that_is_not_rounded_shifts_nothing():
         shift = constant(made, "y.bias.codes") * constant(made, "y.bias.scale")
         spread = np.std(np.concatenate([answers(proto, item)[0] for item in bright()]))
         assert np.abs(shift).max() < 1e-4 * spread
-    assert np.abs(constant(made, "y.weight.codes")).max() == 127
+    assert np.abs(constant(made, "w.codes")).max() == 127
 
 
 # 6 and 7: ranges
@@ -242,7 +242,7 @@ def test_4_a_weight_that_is_not_rounded_shifts_nothing():
 def test_6_quiet_channels_keep_all_levels():
     loud = weight(32, 32, 3, 3) * np.logspace(0, -6, 32, dtype=np.float32).reshape(-1, 1, 1, 1)
     made = quantized(model([conv("x", "y", **SAME)], {"x": [1, 32, 16, 16]}, {"y": None}, {"w": loud}), pictures())
-    levels = np.abs(constant(made, "y.weight.codes").astype(int)).reshape(32, -1).max(1)
+    levels = np.abs(constant(made, "w.codes").astype(int)).reshape(32, -1).max(1)
     assert levels.min() > 100
 
 

@@ -62,12 +62,12 @@ def test_static_activations_without_data_are_refused_and_named():
     assert "conv:input" in str(caught.value) and "is_dynamic" in str(caught.value)
 
 
-def test_a_nan_is_named_with_layer_and_item():
+def test_a_nan_is_named_with_layer_and_sample():
     inputs = images()
     inputs[3][0, 1, 2, 2] = float("nan")
     with pytest.raises(DataError) as caught:
         ModelQuantizer("w8a8").quantize_model(mixed(), inputs)
-    assert "conv:input from item 3 on" in str(caught.value)
+    assert "conv:input from sample 3 (list, sample 3) on" in str(caught.value)
 
 
 def test_nothing_of_the_callers_is_changed():

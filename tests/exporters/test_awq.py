@@ -14,8 +14,9 @@ from fewbit.engine.delivering import export
 from fewbit.errors import DataError, UsageError
 from fewbit.exporters import awq
 from fewbit.exporters._base import Destined
+from fewbit.exporters._checkpoint_matrix import Matrix
 from fewbit.modules import manifest
-from fewbit.modules.quantized import get_weight, set_weight
+from fewbit.modules.quantized import get_weight
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
@@ -63,11 +64,9 @@ def test_shapes_and_types_are_those_of_the_format(tmp_path):
 
 
 def one_layer(codes, zeros):
-    """A linear layer of given codes `[out, in]` and zero points `[out, groups of 32]`."""
-    scale = torch.full(zeros.shape, 0.5)
-    layer = nn.Linear(codes.shape[1], codes.shape[0], bias=False)
-    set_weight(layer, "weight", QTensor.from_codes(codes, QParams(UINT4, (1, 32), scale, zeros.float())))
-    return layer
+    """The weight of a layer of given codes `[out, in]` and zero points `[out, groups of 32]`."""
+    weight = QTensor.from_codes(codes, QParams(UINT4, (1, 32), torch.full(zeros.shape, 0.5), zeros.float()))
+    return Matrix("l", weight.shape, UINT4, torch.float32, lambda: weight)
 
 
 def test_a_word_that_is_known():
@@ -92,7 +91,7 @@ def test_packing_keeps_the_order_of_the_format(outs, groups, seed):
             for o in range(len(wanted))
         ] == wanted.tolist()
     parts = {name.removeprefix("l."): tensor for name, tensor in tensors.items()}
-    found = awq._decode(parts, get_weight(layer, "weight"))
+    found = awq._decode(parts, layer.read())
     assert torch.equal(found[0], codes) and torch.equal(found[1], zeros) and (found[2] == 0.5).all()
 
 

@@ -213,8 +213,22 @@ def test_paths_that_lead_nowhere(tmp_path):
     assert "model.safetensors" in error.value.try_
     with pytest.raises(UsageError, match=r"no config\.json") as error:
         open_model(tmp_path)
-    assert "model.safetensors" in error.value.try_
-    with pytest.raises(UsageError, match="not a PyTorch model"):
+    assert "model.onnx" in error.value.try_ and "model.safetensors" in error.value.try_
+    with pytest.raises(UsageError, match="is an ONNX model") as error:
         open_model(tmp_path / "model.onnx")
+    assert error.value.expected == "a PyTorch model"
     with pytest.raises(UsageError, match="no file or folder"):
         open_model("no/such/folder")
+
+
+def test_every_list_of_what_is_taken_names_onnx(tmp_path):
+    (tmp_path / "model").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.onnx").write_bytes(b"")
+    (tmp_path / "folder" / "weights.bin").write_bytes(b"")
+    for place in ("model", "folder", "none"):
+        with pytest.raises(UsageError) as error:
+            open_model(tmp_path / place)
+        assert ".onnx file" in error.value.expected
+        if place != "none":
+            assert ".onnx" in error.value.try_ and ".bin" not in error.value.try_

@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewbit.cli import _data, _texts
+from fewbit.cli import _data
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.data.dataset import Dataset
 
-Data = Annotated[str | None, typer.Option(help="Calibration data: a path, or file.py:name that is or returns it.")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Calibration data: a path, wikitext, pileval, or file.py:name that is or returns it."),
+]
 Transform = Annotated[str | None, typer.Option(help="Makes a row a model input, as file.py:function.")]
 Samples = Annotated[int, typer.Option(min=1, help="Read at most so many samples.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="How many samples to run at a time.")]
 TextColumn = Annotated[str | None, typer.Option(help="The column of a row that holds the text.")]
-MaxLength = Annotated[int, typer.Option(min=1, help="The most tokens of a text.")]
+Seqlen = Annotated[int, typer.Option(min=1, help="The most tokens of a sample of text.")]
+Pack = Annotated[
+    str | None,
+    typer.Option(help="How rows of text become samples: concatenate (if not given, for decoders), or pad: one each."),
+]
 
 
 @dataclass(frozen=True)
@@ -38,21 +45,25 @@ class Calibration:
     samples: int
     batch_size: int
     text_column: str | None
-    max_length: int
+    seqlen: int
+    pack: str | None
 
     def __post_init__(self) -> None:
-        for name in ("transform", "text_column", "format", "policy", "option"):
+        for name in ("transform", "text_column", "format", "policy", "option", "pack"):
             if self.data is None and getattr(self, name):
-                flag = f"--{name.replace('_', '-')}"
+                flag = "--data-format" if name == "format" else f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag} and no data", where=flag, expected="--data beside it")
 
     def open(self) -> Dataset | None:
         """The dataset as it is."""
         if self.data is None:
             return None
-        return _data.open_data(self.data, self.transform, format=self.format, policies=self.policy, options=self.option)
+        from fewbit.data.text import open_text
 
-    def as_inputs(self, dataset: Dataset, model: str, takes: Any) -> tuple[Dataset, _texts.Tokens | None]:
+        data = self.data if self.format is not None else open_text(self.data)
+        return _data.open_data(data, self.transform, format=self.format, policies=self.policy, options=self.option)
+
+    def as_inputs(self, dataset: Dataset, model: str, takes: Any) -> Dataset:
         """The dataset as inputs of the model, tokenized where it is text and the model takes tokens.
 
         Args:
@@ -64,23 +75,16 @@ class Calibration:
             UsageError: an option that has nothing to do here.
             DataError: a first sample that does not fit, with every reason.
         """
-        tokens = None
-        if self.transform is None and _texts.needs_tokens(dataset, takes):
-            dataset, tokens = self._tokenized(dataset, model, takes)
-        elif self.text_column is not None:
+        from fewbit.data.text import as_inputs
+
+        made = as_inputs(dataset, model, takes, seqlen=self.seqlen, pack=self.pack, column=self.text_column)
+        _data.check_batch_size(made, self.batch_size)
+        if self.batch_size > 1 and made.facts.get("alike") is False:
             raise UsageError(
-                f"--text-column {self.text_column}, and nothing is tokenized here",
-                where="--text-column",
-                expected="rows of text, a model that takes input_ids, and no --transform",
+                f"--batch-size {self.batch_size} for texts that differ in length",
+                where="--batch-size",
+                expected="1: what fills a batch up would be calibrated on like text",
+                try_="leave it out, or --pack concatenate",
             )
-        _data.check_batch_size(dataset, self.batch_size)
-        dataset.validate(takes)
-        return dataset, tokens
-
-    def _tokenized(self, dataset: Dataset, model: str, takes: Any) -> tuple[Dataset, _texts.Tokens]:
-        from fewbit.data.dataset import Dataset
-
-        tokens = _texts.Tokens(
-            _texts.home_of(model), takes, next(iter(dataset)), column=self.text_column, max_length=self.max_length
-        )
-        return Dataset(_texts.Placed(dataset.source), tokens), tokens
+        made.validate(takes)
+        return made

@@ -25,6 +25,13 @@ Target = Annotated[
 Ignore = Annotated[
     list[str] | None, typer.Option(help="Leave this layer in float: a name, a glob, or re: and an expression.")
 ]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        help="What to write: safetensors (fewbit's own), compressed-tensors, gptq, awq, gguf; again for more.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option(help="Replace an earlier result there.")]
 
 

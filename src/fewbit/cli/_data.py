@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 Format = Annotated[str | None, typer.Option(help="Take this format instead of detecting one, or file.py:fn.")]
+DataFormat = Annotated[str | None, typer.Option(help="The data's format, instead of detecting it; or file.py:fn.")]
 Options = Annotated[list[str] | None, typer.Option(help="An option of the format, as name=value.")]
 Policies = Annotated[
     list[str] | None,

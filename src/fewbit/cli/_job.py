@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ def carry_out(
     freeze: bool,
     overwrite: bool,
     as_json: bool,
+    formats: Sequence[str] = (),
+    statistics: Path | None = None,
 ) -> int:
     """Quantize the model that a command line names, write it, and print what became of it.
 
@@ -41,6 +43,8 @@ def carry_out(
         freeze: choose kernels for a module.
         overwrite: replace an earlier result.
         as_json: print the record.
+        formats: what a module is written as.
+        statistics: a folder for second moments.
 
     Raises:
         UsageError: something that cannot be, before the work starts.
@@ -54,9 +58,10 @@ def carry_out(
     dataset = given.open()
     view = view_of(_choice.network(model, factory))
     named = factory or (model if registry.is_reference(model) else None)
-    deliver = Delivery(view, out, options, overwrite=overwrite, freeze=freeze, factory=named)
+    deliver = Delivery(view, out, options, overwrite=overwrite, freeze=freeze, factory=named, formats=formats)
     quantizer = ModelQuantizer(configure(view))
     plan = make_plan(view, quantizer.config)
+    deliver.refuse(view, plan)
     if dataset is None and plan.static:
         raise UsageError(
             f"{len(plan.static)} activations need calibration data, such as {plan.static[0].point.name}",
@@ -64,9 +69,8 @@ def carry_out(
             expected="a path, or file.py:function",
             try_="--data PATH, or a preset that finds scales in each call: --preset w8a8_dynamic",
         )
-    tokens = None
     if dataset is not None:
-        dataset, tokens = given.as_inputs(dataset, model, view.signature())
+        dataset = given.as_inputs(dataset, model, view.signature())
     with _output.TerminalProgress() as progress:
         result = quantizer.quantize_view(
             view,
@@ -76,15 +80,17 @@ def carry_out(
             progress=progress,
             options=options,
             work=deliver.work,
+            statistics=statistics,
         )
-        if tokens is not None:
-            tokens.note(quantizer.record)
         quantizer.record.facts |= {"model": model, "data": given.data}
         deliver(quantizer, result)
     if as_json:
         _output.print_json({"output": str(out), **vars(quantizer.record)})
         return 0
-    after = f"what became of each layer: {record_of(out)}" if deliver.is_file else _loading(out, model, named)
+    if deliver.is_file:
+        after = f"what became of each layer: {record_of(out)}"
+    else:
+        after = f"as {', '.join(formats)}" if formats else _loading(out, model, named)
     for line in (*_summary.lines(quantizer.record), f"in {out}; {after}"):
         _output.stdout().print(line, markup=False)
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a run in a few lines: what holds for many layers is said once."""
+"""The record of a run in a few lines: what may be wrong comes first, what holds for many layers is said once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from rich.filesize import decimal
 
 from fewbit.record import Record
 
-_COUNTED = ("quantized", "activation", "kernel", "bias-corrected")
+_COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside")
+_WARNED = ("dtype-unscaled", "accuracy-missed")
+"""Lines that come first: what they tell of makes the whole result doubtful."""
 _NAMED, _REASONS = 3, 4
 """Of so many places, and of so many reasons of a kind, the words are printed; the record has them all."""
+_LONG = 56
+"""Characters of a name: TensorFlow joins those of all nodes it made one of."""
+_MUCH, _LITTLE = 5, 1e-3
+"""Errors so many times the expected one are warned of, unless they are as small as this."""
 
 
 def lines(record: Record) -> Iterator[str]:
@@ -28,6 +34,7 @@ def lines(record: Record) -> Iterator[str]:
     1 weights quantized, 5 left in float: 8.0 kB → 2.0 kB (4.00× smaller)
       float: it is excluded (a, b, c and 2 more)
     """
+    yield from _warnings(record)
     counts = Counter(line["what"] for line in record.lines)
     before, after = record.facts["bytes_before"], record.facts["bytes_after"]
     yield (
@@ -43,19 +50,40 @@ def lines(record: Record) -> Iterator[str]:
     yield from _reasons(record)
 
 
+def _warnings(record: Record) -> Iterator[str]:
+    answers, expected = record.facts.get("answers"), record.facts.get("expected_error")
+    if answers is not None and expected is not None and not answers["error"] <= max(_MUCH * expected, _LITTLE):
+        yield f"warning: the measured error is {answers['error']:.2g}, and {expected:.2g} was expected"
+    for line in record.lines:
+        if line["what"] in _WARNED:
+            yield f"warning: {line['reason']}"
+
+
 def _placed(facts: Mapping[str, Any]) -> Iterator[str]:
     """What a runtime makes of a graph, and how near its answers are."""
     executed, answers = facts.get("executed"), facts.get("answers")
     if executed is not None:
-        kinds = (("in integers", "integer"), ("in float", "floating"), ("in float on packed weights", "weight_only"))
-        found = [f"{_counted(executed[name])} {where}" for where, name in kinds if executed[name]]
+        floating = executed.get("float_operators", executed["floating"])  # as the model calls them
+        kinds = ("in integers", executed["integer"]), ("in float", floating)
+        packed = ("in float on packed weights", executed["weight_only"])
+        found = [f"{_counted(operators)} {where}" for where, operators in (*kinds, packed) if operators]
         yield f"  the runtime multiplies: {'; '.join(found) or 'nothing'}"
     if "expected_speedup" in facts:
         yield f"  expected: {facts['expected_speedup']:.2f}× as fast, error {_share(facts['expected_error'])}"
     if answers is not None:
-        same = answers["agreement"]
-        agrees = "" if same is None else f", the same choice in {same:.1%}"
-        yield f"  measured: error {_share(answers['error'])}{agrees}, on {answers['items']} items"
+        yield f"  measured: {_measured(answers)}"
+
+
+def _measured(answers: Mapping[str, Any]) -> str:
+    count, same = answers["items"], answers["agreement"]
+    parts = [f"error {_share(answers['error'])}"]
+    if count > 1:
+        place = answers.get("worst_place")
+        parts.append(f"at worst {answers['worst']:.2g}" + (f" in {place}" if place else ""))
+    if same is not None:
+        parts.append(f"the same choice in {same:.1%}")
+    told = f"{', '.join(parts)}, on {count} item{'' if count == 1 else 's'}"
+    return told if answers["kept_aside"] else f"{told}, not kept aside: calibrated on the same"
 
 
 def _counted(operators: Mapping[str, int]) -> str:
@@ -71,12 +99,16 @@ def _reasons(record: Record) -> Iterator[str]:
     """Every other line, those of one reason together; names differ in numbers, reasons do not."""
     kinds: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for line in record.lines:
-        if line["what"] not in _COUNTED:
+        if line["what"] not in (*_COUNTED, *_WARNED):
             alike = kinds.setdefault(line["what"], {}).setdefault(re.sub(r"\d+", "#", line["reason"]), [])
             alike.append(line)
     for what, groups in kinds.items():
         for group in list(groups.values())[:_REASONS]:
-            yield f"  {what}: {group[0]['reason']}{_named([line['where'] for line in group if line['where']])}"
+            reason = str(group[0]["reason"])
+            where = list(dict.fromkeys(line["where"] for line in group if line["where"]))
+            told = " ".join(map(shortened, reason.split(" ")))
+            repeats = len(where) == 1 and re.search(rf"(?<!\w){re.escape(where[0])}(?!\w)", reason)
+            yield f"  {what}: {told}{'' if repeats else _named(where)}"
         if len(groups) > _REASONS:
             rest = [line for group in list(groups.values())[_REASONS:] for line in group]
             yield f"  {what}: {len(rest)} more lines in the record"
@@ -86,4 +118,13 @@ def _named(where: list[str]) -> str:
     if not where:
         return ""
     more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
-    return f" ({', '.join(where[:_NAMED])}{more})"
+    return f" ({', '.join(map(shortened, where[:_NAMED]))}{more})"
+
+
+def shortened(name: str) -> str:
+    """A name of at most so many characters as a line bears, cut in the middle.
+
+    >>> shortened("encoder/" * 20 + "MatMul")
+    'encoder/encoder/encoder/enc…coder/encoder/encoder/MatMul'
+    """
+    return name if len(name) <= _LONG else f"{name[: _LONG // 2 - 1]}…{name[-_LONG // 2 :]}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,20 +23,26 @@ def command(
     ratio: Annotated[
         float | None, typer.Option(help="The share of the weights that get the mode; the others become int8_asym.")
     ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="How scales are found: scale_search, or rtn.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="How codes are found: auto, gptq, scale_search, rtn.")] = None,
     all_layers: Annotated[bool, typer.Option(help="Embeddings and the last layer too, however narrow.")] = False,
     target: _choice.Target = None,
     ignore: _choice.Ignore = None,
     factory: _choice.Factory = None,
     data: _calibration.Data = None,
     transform: _calibration.Transform = None,
-    format: _data.Format = None,
+    data_format: _data.DataFormat = None,
     policy: _data.Policies = None,
     option: _data.Options = None,
     samples: _calibration.Samples = 128,
     batch_size: _calibration.BatchSize = 1,
     text_column: _calibration.TextColumn = None,
-    max_length: _calibration.MaxLength = 512,
+    seqlen: _calibration.Seqlen = 512,
+    pack: _calibration.Pack = None,
+    statistics: Annotated[
+        Path | None,
+        typer.Option(help="A folder for second moments: kept there with data, taken from there without."),
+    ] = None,
+    format: _choice.Formats = None,
     overwrite: _choice.Overwrite = False,
     json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> int:
@@ -48,6 +55,8 @@ def command(
         fewbit compress fewbit-demo/model.onnx --mode int4_sym --group-size 32 -o fewbit-demo/w4.onnx
 
         fewbit compress fewbit-demo/model.py:build --mode int8_asym -o fewbit-demo/int8_asym --json
+
+        fewbit compress fewbit-demo/model.py:build --mode int4_sym --data fewbit-demo/npz -o fewbit-demo/int4
     """
     from fewbit.engine.compression import compression
     from fewbit.engine.options import Options
@@ -64,10 +73,21 @@ def command(
             algorithm=algorithm,
             all_layers=all_layers,
             exclude=tuple(ignore or ()),
+            data=data is not None or statistics is not None,
         )
 
-    given = Calibration(data, transform, format, policy, option, samples, batch_size, text_column, max_length)
+    given = Calibration(data, transform, data_format, policy, option, samples, batch_size, text_column, seqlen, pack)
     options = Options.read({"batch_size": batch_size}, target=target)
     return _job.carry_out(
-        model, factory, configure, given, options, out, freeze=True, overwrite=overwrite, as_json=json
+        model,
+        factory,
+        configure,
+        given,
+        options,
+        out,
+        freeze=True,
+        overwrite=overwrite,
+        as_json=json,
+        formats=format or (),
+        statistics=statistics,
     )

@@ -14,17 +14,21 @@ def command(
     model: _choice.Model,
     preset: _choice.Preset = None,
     config: _choice.Configuration = None,
+    target: _choice.Target = None,
     ignore: _choice.Ignore = None,
     factory: _choice.Factory = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Say what each layer would become, which stay in float and why, the sizes, the memory and the time.
 
-    No data is read and nothing is changed.
+    No data is read and nothing is changed. Of an ONNX model with static activations it is an upper bound: the time that
+    a layer saves and the error it brings are known with data only.
 
     Examples:
 
         fewbit plan fewbit-demo/model.onnx
+
+        fewbit plan fewbit-demo/model.onnx --target openvino
 
         fewbit plan fewbit-demo/model.py:build
 
@@ -33,7 +37,7 @@ def command(
     from fewbit.engine.verbs import plan
 
     chosen = _choice.configuration(preset, config).excluding(ignore or ())
-    made = plan(_choice.network(model, factory), config=chosen)
+    made = plan(_choice.network(model, factory), config=chosen, target=target)
     if json:
         _output.print_json(made.to_dict())
     else:

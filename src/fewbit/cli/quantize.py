@@ -9,6 +9,7 @@ import typer
 
 from fewbit.cli import _calibration, _choice, _data, _job
 from fewbit.cli._calibration import Calibration
+from fewbit.engine.options import PRICE
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,18 +26,22 @@ def command(
     ignore: _choice.Ignore = None,
     price: Annotated[
         float | None,
-        typer.Option(help="Of an ONNX model: the error that is worth all its time; 0.2 if not given, inf for speed."),
+        typer.Option(
+            help=f"Of an ONNX model: the error that is worth all its time; {PRICE} if not given, inf for speed."
+        ),
     ] = None,
     factory: _choice.Factory = None,
     transform: _calibration.Transform = None,
-    format: _data.Format = None,
+    data_format: _data.DataFormat = None,
     policy: _data.Policies = None,
     option: _data.Options = None,
     samples: _calibration.Samples = 300,
     batch_size: _calibration.BatchSize = 1,
     text_column: _calibration.TextColumn = None,
-    max_length: _calibration.MaxLength = 512,
+    seqlen: _calibration.Seqlen = 512,
+    pack: _calibration.Pack = None,
     freeze: Annotated[bool, typer.Option(help="Choose kernels, so that the record says what runs here.")] = True,
+    format: _choice.Formats = None,
     overwrite: _choice.Overwrite = False,
     json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> int:
@@ -56,7 +61,7 @@ def command(
     """
     from fewbit.engine.options import Options
 
-    given = Calibration(data, transform, format, policy, option, samples, batch_size, text_column, max_length)
+    given = Calibration(data, transform, data_format, policy, option, samples, batch_size, text_column, seqlen, pack)
     chosen = _choice.configuration(preset, config).excluding(ignore or ())
     more = {"batch_size": batch_size} | ({} if price is None else {"price": price})
     # Biases are corrected by what the data shows of each layer's input.
@@ -68,5 +73,14 @@ def command(
         return chosen
 
     return _job.carry_out(
-        model, factory, configure, given, options, out, freeze=freeze, overwrite=overwrite, as_json=json
+        model,
+        factory,
+        configure,
+        given,
+        options,
+        out,
+        freeze=freeze,
+        overwrite=overwrite,
+        as_json=json,
+        formats=format or (),
     )

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, overload
 
 from fewbit.data.batch import count_samples
+from fewbit.data.fed import Fed
 from fewbit.data.feeding import Feeder
 from fewbit.data.opening import open_source
 from fewbit.data.source import Source, known_length
@@ -151,19 +152,20 @@ class Dataset:
         """
         Feeder(self.source, model).validate(self._first())
 
-    def inputs(self, model: Any, batch_size: int = 1) -> Iterator[Any]:
+    def inputs(self, model: Any, batch_size: int = 1) -> Fed:
         """What a model is called with, one batch at a time, the first element validated before.
 
         Args:
             model: as in `validate`. It is only looked at, never run.
             batch_size: how many samples a batch holds. Items are passed on as they are: they have a batch axis already.
 
-        Yields:
-            `(args, kwargs)` for PyTorch; a dict of arrays under input names for ONNX Runtime and OpenVINO.
+        Returns:
+            An iterator over `(args, kwargs)` for PyTorch, over dicts of arrays under input names for ONNX Runtime and
+            OpenVINO; it knows where each came from.
         """
         feeder = Feeder(self.source, model)
-        feeder.validate(self._first())
-        return feeder.feed(iter(self.source), batch_size)
+        first = feeder.validate(self._first())
+        return feeder.feed(iter(self.source), batch_size, whole=first.whole)
 
     def _first(self) -> Any:
         for element in self.source:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fewbit import registry
 from fewbit.data.formats._base import Match
+from fewbit.data.near_paths import near_paths
 from fewbit.data.plugin import as_format
 from fewbit.data.walk import ignored
 from fewbit.errors import DataError, UsageError
@@ -37,7 +38,8 @@ def find_format(source: Any, chosen: str | None = None) -> tuple[str, Any, str]:
             f"there is no file or folder {str(source)!r}",
             where=Path.cwd(),
             expected=_neighbours(source),
-            try_="check the spelling and the current folder; a dataset on the hub is format='huggingface'",
+            try_=near_paths(source)
+            or "check the spelling and the current folder; a dataset on the hub is format='huggingface'",
         )
     if isinstance(source, Path) and source.exists() and not source.is_file() and not source.is_dir():
         raise UsageError(f"{source} is a pipe, a socket or a device", expected="a file or a folder")

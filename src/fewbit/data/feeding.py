@@ -12,12 +12,14 @@ from fewbit import registry
 from fewbit.data.arrays.casts import is_float, plan_cast
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.description import describe as array_info
-from fewbit.data.arrays.fit import Fit, Problem, fit
+from fewbit.data.arrays.fit import fit
 from fewbit.data.arrays.fit_codes import FIT_CODES
+from fewbit.data.arrays.fitted import Fit, Problem
 from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.arrays.tensor_to_array import to_array
 from fewbit.data.batch import stack
 from fewbit.data.describe import describe
+from fewbit.data.fed import Fed
 from fewbit.data.feeding_raw import BY_TRANSFORM, with_raw
 from fewbit.data.sample import Sample
 from fewbit.data.signature import Signature, read_signature
@@ -52,12 +54,17 @@ class Feeder:
         """How an element meets the model."""
         return self._meet(self._named(self._native(element, index) if self._source.batched else element))
 
-    def validate(self, element: Any, index: int = 0) -> None:
-        """Raise for an element that the model cannot take, with every reason at once."""
-        self._demand(self.fit(element, index), element, index)
+    def validate(self, element: Any, index: int = 0) -> Fit:
+        """How an element meets the model; one that it cannot take is refused, with every reason at once."""
+        return self._demand(self.fit(element, index), element, index)
 
-    def feed(self, elements: Iterator[Any], batch_size: int) -> Iterator[Any]:
+    def feed(self, elements: Iterator[Any], batch_size: int, *, whole: bool = False) -> Fed:
         """Native inputs, one a batch: items as they are, samples stacked. Each is held against the model first.
+
+        Args:
+            elements: of the source.
+            batch_size: how many samples a batch holds.
+            whole: the samples have the whole shape of every input, as `validate` says of the first.
 
         Raises:
             UsageError: a batch size the model does not take.
@@ -65,15 +72,24 @@ class Feeder:
         if batch_size < 1:
             raise UsageError(f"batch_size={batch_size}", expected="1 or more")
         if self._source.batched:
-            return (self._item(item, index) for index, item in enumerate(elements))
+            return Fed((self._place(item, i), self._item(item, i)) for i, item in enumerate(elements))
+        self._refuse_batch_size(batch_size, whole)
+        return Fed(self._whole(elements) if whole else self._batches(elements, batch_size))
+
+    def _refuse_batch_size(self, batch_size: int, whole: bool) -> None:
         for spec in self.signature.inputs:
             fixed = 1 if spec.shape == () else spec.shape[0] if spec.shape else None
-            if isinstance(fixed, int) and fixed != batch_size:
+            if whole and batch_size not in (1, fixed) and spec.shape != ():
+                raise UsageError(
+                    f"batch_size={batch_size}, and every sample is a whole input of the model, such as {spec}",
+                    expected="batch_size=1",
+                )
+            if not whole and isinstance(fixed, int) and fixed != batch_size:
                 raise UsageError(
                     f"the model's input {spec} takes batches of {fixed}, not of {batch_size}",
-                    try_=f"batch_size={fixed}, or export the model with a dynamic batch axis",
+                    try_=f"batch_size={fixed}, samples in the input's whole shape, or export the model with a dynamic "
+                    "batch axis",
                 )
-        return self._batches(elements, batch_size)
 
     def _item(self, item: Any, index: int) -> Any:
         """An item as the framework takes it; what does not fit as it is, but could, is made to."""
@@ -94,11 +110,24 @@ class Feeder:
         args = tuple(made.get(self._input(place), value) for place, value in enumerate(args))
         return args, {name: made.get(name, value) for name, value in kwargs.items()}
 
-    def _batches(self, elements: Iterator[Any], batch_size: int) -> Iterator[Any]:
+    def _whole(self, elements: Iterator[Any]) -> Iterator[tuple[str, Any]]:
+        """Samples that are inputs of the model as they are."""
+        for index, element in enumerate(elements):
+            meets, rows = self._rows(element, index)
+            if not meets.whole:
+                raise self._unlike(element, index, "the whole shape of every input", "no batch axis")
+            with _at(self._place(element, index)):
+                yield self._place(element, index), self._framework.feed(next(rows), self.signature)
+
+    def _batches(self, elements: Iterator[Any], batch_size: int) -> Iterator[tuple[str, Any]]:
         waiting: list[dict[str, Any]] = []
+        places: list[str] = []
         first = 0
         for index, element in enumerate(elements):
-            for row in self._rows(element, index):
+            meets, rows = self._rows(element, index)
+            if meets.whole:
+                raise self._unlike(element, index, "no batch axis", "the whole shape of every input")
+            for row in rows:
                 if waiting and row.keys() != waiting[0].keys():
                     one, other = ", ".join(waiting[0]), ", ".join(row)
                     raise DataError(
@@ -109,14 +138,24 @@ class Feeder:
                         try_="batch_size=1, or give every sample the same inputs",
                     )
                 waiting.append(row)
+                places.append(self._place(element, index))
                 if len(waiting) == batch_size:
-                    yield self._stacked(waiting, first)
-                    waiting, first = [], index + 1
+                    yield _span(places), self._stacked(waiting, first)
+                    waiting, places, first = [], [], index + 1
         if waiting and any(spec.shape and isinstance(spec.shape[0], int) for spec in self.signature.inputs):
             left = f"the last {len(waiting)} samples do not fill a batch of {batch_size}, which the model is fixed to"
             self._note("batch-incomplete", f"left out: {left}")
         elif waiting:
-            yield self._stacked(waiting, first)
+            yield _span(places), self._stacked(waiting, first)
+
+    def _unlike(self, element: Any, index: int, others: str, this: str) -> DataError:
+        return DataError(
+            f"samples differ: those before have {others}, sample {index} has {this}",
+            code="batch-ragged",
+            where=self._place(element, index),
+            expected="; ".join(str(spec) for spec in self.signature.inputs),
+            try_="save all of them in one way",
+        )
 
     def _stacked(self, rows: list[dict[str, Any]], first: int) -> Any:
         batch = stack(rows, first)
@@ -125,12 +164,13 @@ class Feeder:
                 batch[spec.name] = batch[spec.name].reshape(())  # an input without any axis has none for the batch
         return self._framework.feed(batch, self.signature)
 
-    def _rows(self, element: Any, index: int) -> Iterator[dict[str, Any]]:
+    def _rows(self, element: Any, index: int) -> tuple[Fit, Iterator[dict[str, Any]]]:
+        """How an element meets the model, and the samples it holds."""
         named = self._named(element)
         meets = self._demand(self._meet(named), element, index)
         with _at(self._place(element, index)):
             arrays = {step.key: to_array(named[step.key], name=step.name, copy=False) for step in meets.steps}
-            yield from [meets.apply(arrays, row) for row in range(meets.rows)]
+            return meets, iter([meets.apply(arrays, row) for row in range(meets.rows)])
 
     def _meet(self, named: Mapping[str, Any]) -> Fit:
         found = {name: _info(value) for name, value in named.items()}
@@ -223,6 +263,11 @@ class Feeder:
     def _input(self, place: int) -> str:
         names = self.signature.names
         return names[place] if place < len(names) else f"input_{place}"
+
+
+def _span(places: list[str]) -> str:
+    """Where the samples of a batch came from."""
+    return places[0] if places[0] == places[-1] else f"{places[0]} to {places[-1]}"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fewbit.data.arrays.description import ArrayInfo
-from fewbit.data.arrays.fit import Fit, Problem
+from fewbit.data.arrays.fitted import Fit, Problem
 from fewbit.data.signature import Signature
 
 BY_TRANSFORM = (

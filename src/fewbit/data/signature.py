@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit import registry
+from fewbit.data.near_paths import near_paths
 from fewbit.errors import UsageError
 
 
@@ -71,7 +72,10 @@ def read_signature(model: Any) -> Signature:
         return model
     if isinstance(model, str | os.PathLike) and not Path(model).expanduser().exists():
         raise UsageError(
-            f"there is no model file {os.fspath(model)!r}", where=Path.cwd(), expected="a path that exists"
+            f"there is no model file {os.fspath(model)!r}",
+            where=Path.cwd(),
+            expected="a path that exists",
+            try_=near_paths(os.fspath(model)),
         )
     for name in registry.names("signatures"):
         member = registry.get("signatures", name)

@@ -7,22 +7,24 @@ orders them all, and only the price is looked for. Every price is judged on the 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import inf
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.engine.delivery import Delivery
+from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.nearness import nearness
 from fewbit.engine.options import PRICE, Options
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
-from fewbit.engine.run import facts_of, refuse_weights, view_of
+from fewbit.engine.run import facts_of, probe, refuse_weights, view_of
 from fewbit.engine.static import Calibrated, calibrate
 from fewbit.engine.verbs import configuration, without
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 from fewbit.model.placing import Placed
 from fewbit.record import Record
 from fewbit.schemes.config import Config
@@ -76,7 +78,8 @@ def quantize_with_accuracy_control(
         bytes and in expected time.
 
     Raises:
-        UsageError: a model without a graph, no static activations, a drop that is no number from 0 up.
+        UsageError: a model without a graph, no static activations, a drop that is no number from 0 up, a function that
+            returns no finite number.
     """
     relative = _relative(max_drop, drop_type)
     correct = "fast_bias_correction" if fast_bias_correction else "bias_correction"
@@ -109,18 +112,20 @@ def quantize_with_accuracy_control(
 def _calibrated(
     quantizer: ModelQuantizer, view: Any, dataset: Dataset, samples: int, options: Options, progress: Progress
 ) -> Calibrated:
-    view.probe(next(iter(dataset.inputs(view.signature(), options.batch_size))))
+    probe(view, dataset, options.batch_size)
     plan = make_plan(view, quantizer.config)
     if not plan.static:
         raise UsageError("no static activations to choose among", where="preset", expected="a preset such as w8a8")
     refuse_weights(view, plan)
     quantizer.record.facts |= facts_of(plan)
-    taken = dataset.subset(samples)
+    taken, places = dataset.subset(samples), ItemPlaces()
 
     def items(label: str) -> Iterator[Any]:
-        return progress.track(taken.inputs(view.signature(), options.batch_size), total=samples, label=label)
+        fed = places.inputs(taken, view.signature(), options.batch_size)
+        return progress.track(fed, total=samples, label=label)
 
-    return calibrate(view, plan, items, record=quantizer.record, options=options, samples=samples, each=True)
+    with places.told():
+        return calibrate(view, plan, items, record=quantizer.record, options=options, samples=samples, each=True)
 
 
 class _Judge:
@@ -128,19 +133,53 @@ class _Judge:
 
     def __init__(self, view: Any, dataset: Dataset, function: ValidationFn | None, batch_size: int):
         self._view, self._dataset, self._function, self._batch_size = view, dataset, function, batch_size
-        self.float_score = 1.0 if function is None else self.score(view)
+        self._places = ItemPlaces()
+        self.float_score = 1.0 if function is None else self.score(view, "the float model")
 
-    def score(self, view: Any) -> float:
-        """How good a model is."""
-        if self._function is None:
-            found = nearness(self._view.answers(self._items()), view.answers(self._items()))
-            agreement = found["agreement"]
-            return float(1 - found["error"] if agreement is None else agreement)
-        said = self._function(view.native(), self._items())
-        return float(said[0] if isinstance(said, tuple | list) else said)
+    def score(self, view: Any, name: str) -> float:
+        """How good a model is, which an error calls by its name.
+
+        Raises:
+            UsageError: the function returns no finite number.
+        """
+        with self._places.told():
+            if self._function is None:
+                found = nearness(self._view.answers(self._items()), view.answers(self._items()))
+                if not isfinite(found["error"]):
+                    raise _no_answers(found["worst_item"])
+                agreement = found["agreement"]
+                return float(1 - found["error"] if agreement is None else agreement)
+            return _number(self._function(view.native(), self._items()), name)
 
     def _items(self) -> Iterable[Any]:
-        return self._dataset.inputs(self._view.signature(), self._batch_size)
+        return self._places.inputs(self._dataset, self._view.signature(), self._batch_size)
+
+
+def _no_answers(item: int) -> DataError:
+    return DataError(
+        "the answers to a validation sample are not finite",
+        code="not-finite",
+        where=f"item {item}",
+        expected="finite answers of the float model and of the quantized one",
+        try_="run the float model on that sample, and look at how it was made",
+    )
+
+
+def _number(said: Any, name: str) -> float:
+    """The score in what a validation function returns; nothing is above or below what is not a number."""
+    first = said[0] if isinstance(said, tuple | list) and said else said
+    try:
+        number = nan if isinstance(first, str | bytes) else float(first)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several values
+        number = nan
+    if not isfinite(number):
+        raise UsageError(
+            f"validation_fn returned {reprlib.repr(said)} for {name}",
+            where="validation_fn",
+            expected="a finite number, the higher the better, or a tuple that begins with one",
+            try_="call it by hand: validation_fn(model, list(Dataset(validation_data).inputs(model)))",
+        )
+    return number
 
 
 def _search(run: Calibrated, judge: _Judge, wanted: float, start: float) -> tuple[Placed, Any, float]:
@@ -151,7 +190,11 @@ def _search(run: Calibrated, judge: _Judge, wanted: float, start: float) -> tupl
     def attempt(index: int) -> bool:
         placed = run.place(prices[index])
         result = run.write(placed)
-        tried[index] = placed, result, judge.score(result)
+        tried[index] = (
+            placed,
+            result,
+            judge.score(result, f"a quantized model ({len(placed.layers)} layers in integers)"),
+        )
         return tried[index][2] >= wanted
 
     if attempt(0):

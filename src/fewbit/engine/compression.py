@@ -10,7 +10,10 @@ from fewbit.model.ops import LINEAR
 from fewbit.model.points import Role
 from fewbit.model.view import ModelView
 from fewbit.schemes.config import Config
-from fewbit.schemes.modes import compression_config
+from fewbit.schemes.modes import compression_config, mode_spec
+from fewbit.schemes.rules import element
+
+_NARROW = 4
 
 
 def compression(
@@ -22,6 +25,7 @@ def compression(
     algorithm: str | None = None,
     all_layers: bool = False,
     exclude: tuple[str, ...] = (),
+    data: bool = False,
 ) -> Config:
     """What `compress_weights` does to a model, as a configuration.
 
@@ -30,14 +34,27 @@ def compression(
         mode: what weights become.
         group_size: elements that share a scale; the mode's own by default.
         ratio: the share of the weights that become `mode`, the least sensitive ones; the others become `int8_asym`.
-        algorithm: how scales are found.
+        algorithm: how codes are found; `"auto"` or none is a choice by bits and data.
         all_layers: give embeddings and the last layer the mode too, however narrow it is.
         exclude: layers that stay in float.
+        data: whether there are samples to look at.
     """
+    if algorithm in (None, "auto"):
+        algorithm = chosen(view, mode, data=data)
     config = compression_config(
         mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
     ).excluding(exclude)
     return config if ratio is None else with_ratio(view, config, ratio)
+
+
+def chosen(view: ModelView, mode: str | Enum, *, data: bool) -> str | None:
+    """The algorithm for a mode: up to four bits, with data and a model that can be walked, errors are made to cancel.
+
+    At eight bits the search alone is as good as the type allows.
+    """
+    number = element(mode_spec(mode).given)
+    narrow = number is not None and number.bits <= _NARROW
+    return "gptq" if data and narrow and "walk" in view.can else None
 
 
 def _head(view: ModelView) -> str | None:

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import torch
 
 from fewbit import registry
 from fewbit.engine.companions import copy_companions
+from fewbit.engine.staging import made_whole, place
 from fewbit.errors import DataError, UsageError, nearest
 from fewbit.modules import manifest
 from fewbit.modules.opening import open_model
@@ -47,11 +44,10 @@ def export(
             that cannot be written.
         DataError: what was written could not be read back.
     """
-    target = _place(folder)
+    target = place(folder)
     exporter = registry.get("exporters", format)
     _check_options(format, exporter.write, options, given=2)
-    check_target(target, overwrite=overwrite)
-    with _staged(target) as staged:
+    with made_whole(target, overwrite=overwrite) as staged:
         content = exporter.write(model, staged, **options)
         if options.get("tokenizer") is None:
             copy_companions(model, staged)
@@ -60,8 +56,6 @@ def export(
             record.save(staged / "record.json")
         manifest.write(staged, format, content)
         exporter.check(model, staged, manifest.read(staged))
-        check_target(target, overwrite=overwrite, staged=staged)  # an hour may have passed
-        _move(staged, target)
     return target
 
 
@@ -92,7 +86,7 @@ def load(
         UsageError: no export there, a device that is not, or a model is needed to build it.
         DataError: files that are damaged or not of one export, with file and tensor.
     """
-    source = _place(folder)
+    source = place(folder)
     _check_device(device)
     content = manifest.read(source)
     exporter = registry.get("exporters", str(content.get("format")))
@@ -110,54 +104,6 @@ def load(
     return loaded
 
 
-def check_target(target: str | Path, *, overwrite: bool, staged: Path | None = None) -> None:
-    """Refuse a place that an export cannot have, or would have to take from the user, before the work is done.
-
-    Args:
-        target: where the export shall go.
-        overwrite: whether an earlier export may be replaced.
-        staged: a folder of the export's own, which may be there.
-
-    Raises:
-        UsageError: a file, a place that may not be written to, a folder with files of the user's, files of an earlier
-            export that were changed since.
-    """
-    target = _place(target)
-    _refuse_unwritable(target)
-    own = None if staged is None else staged.name
-    if not target.exists() or not any(path.name != own for path in target.iterdir()):
-        return
-    if not overwrite:
-        raise UsageError(
-            f"the folder {str(target)!r} is not empty",
-            where=target,
-            expected="a new or empty folder",
-            try_="another one" + (", or export(…, overwrite=True) (--overwrite)" if manifest.is_export(target) else ""),
-        )
-    if not manifest.is_export(target):
-        raise UsageError(
-            f"the files in {str(target)!r} are not an earlier export",
-            where=target,
-            expected="a new or empty folder, or one that fewbit exported to",
-            try_="another one",
-        )
-    changed = [name for name, known in _earlier(target).items() if known != manifest.hash_file(target / name)]
-    if changed:
-        raise UsageError(
-            f"files of an earlier export were changed since: {', '.join(changed[:5])}",
-            where=target,
-            expected="files that only fewbit wrote",
-            try_="move them away, or export to another folder",
-        )
-
-
-def _place(folder: str | Path) -> Path:
-    try:
-        return Path(folder).expanduser()
-    except RuntimeError as error:  # the home of a user there is not
-        raise UsageError(f"{str(folder)!r}: {error}", expected="a path") from error
-
-
 def _check_device(device: Any) -> None:
     """Refuse a device that cannot be used, before anything is read."""
     try:
@@ -166,73 +112,6 @@ def _check_device(device: Any) -> None:
         raise UsageError(
             f"nothing can be put on the device {device!r}: {str(error).splitlines()[0]}", expected="'cpu', 'cuda' …"
         ) from error
-
-
-def _refuse_unwritable(target: Path) -> None:
-    """Refuse a target that is no folder, or in whose place none can be made."""
-    place = target.absolute()
-    # Not `Path.exists`, which raises where a folder above may not be looked into.
-    nearest_there = next(path for path in (place, *place.parents) if os.path.lexists(path))
-    if not nearest_there.is_dir():
-        what = "is a file" if nearest_there.exists() else "is a link to nothing"
-        raise UsageError(f"{str(nearest_there)!r} {what}", where=target, expected="a new or empty folder")
-    if not os.access(nearest_there, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"the folder {str(nearest_there)!r} may not be written to",
-            where=target,
-            expected="a folder that you may make files in",
-            try_="another one",
-        )
-
-
-def _earlier(target: Path) -> dict[str, str]:
-    """The files an earlier export wrote that are still there, with their hashes."""
-    files: dict[str, str] = manifest.read(target)["files"]
-    return {name: known for name, known in files.items() if (target / name).is_file()}
-
-
-def _move(staged: Path, target: Path) -> None:
-    """Put the files in place: by one move where the folder is new, else one after the other, the manifest last."""
-    if not target.exists():
-        staged.rename(target)
-        return
-    earlier = _earlier(target) if manifest.is_export(target) else {}
-    new = sorted(manifest.files(staged), key=lambda name: name == manifest.NAME)
-    taken = [name for name in new if (target / name).exists() and name not in (*earlier, manifest.NAME)]
-    if taken:
-        raise UsageError(
-            f"the folder has files that the export would replace: {', '.join(taken[:5])}",
-            where=target,
-            expected="only files of an earlier export under these names",
-            try_="move them away, or export to another folder",
-        )
-    for name in new:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (staged / name).replace(target / name)
-    for name in set(earlier) - set(new):
-        (target / name).unlink()
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """A new folder on the same disk, gone afterwards unless it was moved.
-
-    It lies inside a target that is there already: what is beside that may be another disk, or not ours to write to.
-    """
-    parent = target.absolute() if target.exists() else target.absolute().parent
-    made = [path for path in (parent, *parent.parents) if not path.exists()]
-    parent.mkdir(parents=True, exist_ok=True)
-    staged = parent / f".{target.name}.{secrets.token_hex(4)}"
-    staged.mkdir()
-    try:
-        yield staged
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        with suppress(OSError):  # somebody else put something there meanwhile; the fault itself is what matters
-            for path in made:
-                path.rmdir()
-        raise
-    shutil.rmtree(staged, ignore_errors=True)
 
 
 def _check_options(format: str, function: Callable[..., Any], options: dict[str, Any], *, given: int) -> None:

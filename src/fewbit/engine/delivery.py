@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fewbit.engine.delivering import check_target, export
+from fewbit.engine.delivering import export
+from fewbit.engine.formats import format_name, refuse_formats
 from fewbit.engine.journal import forget
 from fewbit.engine.options import Options
+from fewbit.engine.plan import Plan
 from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.engine.staging import check_target
 from fewbit.errors import FewbitError, UsageError, nearest
 from fewbit.model.view import ModelView
 from fewbit.record import Record
 
 _MODULES = ("torch",)
+_OWN = "safetensors"
 
 
 class Delivery:
@@ -28,9 +34,10 @@ class Delivery:
         overwrite: replace what fewbit wrote there before, and nothing else.
         freeze: choose kernels for the layers of a module.
         factory: `"file.py:function"` that builds the module, which its export then names.
+        formats: what a module is written as; with several each has a folder of its name in the output.
 
     Raises:
-        UsageError: a place that is taken, or a target that is not for this kind of model.
+        UsageError: a place that is taken, a format that there is not, or a target that is not for this kind of model.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class Delivery:
         overwrite: bool = False,
         freeze: bool = True,
         factory: str | None = None,
+        formats: Sequence[str] = (),
     ):
         self._file = "place" in view.can
         self._output = None if output is None else Path(output).expanduser()
@@ -50,12 +58,31 @@ class Delivery:
             raise UsageError(
                 f"target {options.target!r} for a PyTorch module", expected=nearest(str(options.target), _MODULES)
             )
+        self._formats = tuple(dict.fromkeys(format_name(name) for name in formats)) or (_OWN,)
+        if formats and (self._file or self._output is None):
+            raise UsageError(
+                f"format {', '.join(formats)} for {'an ONNX model' if self._file else 'a model that is not written'}",
+                where="format",
+                expected="a PyTorch module and an output folder",
+            )
         if self._output is None:
             return
         if self._file:
             _check_file(self._output, overwrite)
-        else:
-            check_target(self._output, overwrite=overwrite)
+        for place in () if self._file else self._places():
+            check_target(place, overwrite=overwrite)
+
+    def _places(self) -> dict[Path, str]:
+        """Where each format goes."""
+        assert self._output is not None
+        if len(self._formats) == 1:
+            return {self._output: self._formats[0]}
+        return {self._output / name: name for name in self._formats}
+
+    def refuse(self, view: ModelView, plan: Plan) -> None:
+        """Refuse a plan that a format cannot hold, before any work, with every reason."""
+        if not self._file:
+            refuse_formats(view, plan, self._formats)
 
     @property
     def work(self) -> Path | None:
@@ -79,18 +106,32 @@ class Delivery:
             model.fewbit_record = quantizer.record
             if self._output is None:
                 return model
-            made = export(model, self._output, overwrite=self._overwrite, factory=self._factory)
+            for place, name in self._places().items():
+                more = {"factory": self._factory} if name == _OWN else {}
+                export(model, place, format=name, overwrite=self._overwrite, **more)
             if self.work is not None:
                 forget(self.work)
-            return made
+            return self._output
         if "executed" not in quantizer.record.facts:  # what was placed has been looked at
             quantizer.record.facts |= {"executed": result.executed(), "bytes_after": result.size()}
+        _name_as_the_model_does(quantizer.record.facts["executed"], result)
         if self._output is None:
             return result.native()
         _check_file(self._output, self._overwrite)  # an hour may have passed
         result.save(self._output, overwrite=self._overwrite)
         quantizer.record.save(record_of(self._output))
         return self._output
+
+
+def _name_as_the_model_does(executed: dict[str, Any], result: ModelView) -> None:
+    """Count what multiplies floats by the operators of the model too, which the runtime may have made others of.
+
+    Those are the ones that `IgnoredScope(types=…)` knows.
+    """
+    if nodes := executed.get("float_nodes"):
+        own = result.layers()
+        counted = Counter(own.get(name, (operator,))[0] for name, operator in nodes)
+        executed["float_operators"] = dict(sorted(counted.items()))
 
 
 def record_of(file: Path) -> Path:
@@ -123,7 +164,7 @@ def _check_file(file: Path, overwrite: bool) -> None:
             f"{str(taken)!r} is there already",
             where=file,
             expected="a new file",
-            try_="another name" + (", or --overwrite on the command line" if earlier else ""),
+            try_="another name" + (", or delete it first; on the command line, --overwrite" if earlier else ""),
         )
     if not earlier:
         raise UsageError(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 from torch import Tensor
@@ -18,28 +19,41 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
 
     Returns:
         `items`; `error`, the energy of the difference over that of the wanted answers about their mean, the mean of all
-        outputs; and `agreement`, how often the largest entry along the last axis is the same, over all outputs that
-        have such an axis. An output of another shape counts as wholly wrong.
+        outputs of all items, each counted alike however large its answers; `worst`, the largest such mean of one item,
+        and `worst_item`, its number; and `agreement`, how often the largest entry along the last axis is the same, over
+        all outputs that have such an axis. An output of another shape counts as wholly wrong.
 
     >>> import torch
     >>> nearness([[torch.tensor([[1.0, 3.0]])]], [[torch.tensor([[1.0, 2.0]])]])
-    {'items': 1, 'error': 0.5, 'agreement': 1.0}
+    {'items': 1, 'error': 0.5, 'worst': 0.5, 'worst_item': 0, 'agreement': 1.0}
     """
-    items, shares, same, choices = 0, [], 0, 0
+    shares: list[list[float]] = []
+    same, choices = 0, 0
     for ours, theirs in zip(wanted, found):
-        items += 1
+        shares.append([])
         for a, b in zip(ours, theirs):
             if a.shape != b.shape:
-                shares.append(1.0)
+                shares[-1].append(1.0)
                 choices += 1
                 continue
             if not a.numel():
                 continue
             wide = a.double()
             energy = (wide - wide.mean()).square().sum() if a.numel() > 1 else wide.square().sum()
-            shares.append(float((b.double() - wide).square().sum() / energy.clamp(min=1e-30)))
+            shares[-1].append(float((b.double() - wide).square().sum() / energy.clamp(min=1e-30)))
             if a.ndim and a.shape[-1] > 1:
                 hits = a.argmax(-1) == b.argmax(-1)
                 same, choices = same + int(hits.sum()), choices + hits.numel()
-    error = sum(shares) / max(len(shares), 1)
-    return {"items": items, "error": error, "agreement": same / choices if choices else None}
+    each = [_mean(one) for one in shares]
+    worst = max(range(len(each)), key=lambda item: (not isfinite(each[item]), each[item]), default=None)
+    return {
+        "items": len(shares),
+        "error": _mean([share for one in shares for share in one]),
+        "worst": 0.0 if worst is None else each[worst],
+        "worst_item": worst,
+        "agreement": same / choices if choices else None,
+    }
+
+
+def _mean(shares: list[float]) -> float:
+    return sum(shares) / max(len(shares), 1)

@@ -24,6 +24,9 @@ class Options:
         price: the error in the answers that is worth the time of the whole float model. What brings more error than
             the time it saves is worth stays in float. Infinite if only time counts.
         batch_size: of samples without a batch axis.
+        seqlen: of texts, the most tokens of a sample.
+        pack: how texts become samples: `concatenate`, `pad`; see `fewbit.data.text.as_inputs`.
+        text_column: which column holds the text, if its name does not say.
         exact: of a frozen module, let no kernel compute less precisely than the model itself.
         accuracy_level: of MatMulNBits, where ONNX Runtime multiplies with narrow weights: 0 as the model computes, 4
             with activations rounded to int8.
@@ -34,6 +37,9 @@ class Options:
     prepare: tuple[str, ...] = ()
     price: float = PRICE
     batch_size: int = 1
+    seqlen: int = 512
+    pack: str | None = None
+    text_column: str | None = None
     exact: bool = False
     accuracy_level: int = 0
 

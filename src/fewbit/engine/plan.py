@@ -67,6 +67,7 @@ class ActivationPlan:
         dynamic: whether scales are found in each call.
         why: where in the configuration the scheme came from.
         is_cache: whether it is for a cache of keys and values.
+        read_as: the grid that the runtime has for it, where that is another than the scheme's.
     """
 
     point: Point
@@ -75,6 +76,7 @@ class ActivationPlan:
     dynamic: bool
     why: str
     is_cache: bool = False
+    read_as: Grid | None = None
 
     @property
     def static(self) -> bool:
@@ -83,8 +85,8 @@ class ActivationPlan:
 
     @property
     def text(self) -> str:
-        """The scheme in a few words."""
-        return describe(self.grid, dynamic=self.dynamic)
+        """What it becomes, in a few words."""
+        return describe(self.read_as or self.grid, dynamic=self.dynamic)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Plan:
         kept: what stays in float.
         notes: what is worth knowing beforehand, as `(where, what)`.
         other_bytes: bytes of parameters no scheme could apply to, such as norms.
+        facts: more that is known of it, under names of their own in the JSON.
     """
 
     config: Config

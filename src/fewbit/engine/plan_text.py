@@ -37,6 +37,9 @@ def render(plan: dict[str, Any]) -> str:
             f"about {seconds:.0f} s" if seconds >= 10 else f"about {seconds:.1f} s" if seconds >= 0.1 else "under 0.1 s"
         )
         lines.append(f"time: {about} for the weights, plus one forward pass over the calibration data, if any")
+    if plan.get("upper_bound"):
+        doubtful = "layers that save no time, or whose error is not worth it, stay in float"
+        lines.append(f"an upper bound, for {plan['target']}: with data, {doubtful}")
     lines.append(
         "calibration data: " + ("needed" if plan["needs_data"] else "not needed; if given, it weighs the errors")
     )

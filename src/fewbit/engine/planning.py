@@ -30,11 +30,15 @@ def make_plan(view: ModelView, config: Config) -> Plan:
     """
     done = view.quantized()
     if done:
+        graph = "place" in view.can
         raise UsageError(
-            f"the model is quantized already: {len(done)} layers, such as {done[0] or 'the model itself'}",
+            f"the model is quantized already: {len(done)} {'nodes' if graph else 'layers'}, "
+            f"such as {done[0] or 'the model itself'}",
             where=done[0],
             expected="a float model; quantizing twice loses twice",
-            try_="start from the model that was quantized, which is unchanged unless inplace=True was given",
+            try_="start from the float file that it was made from"
+            if graph
+            else "start from the model that was quantized, which is unchanged unless inplace=True was given",
         )
     points = view.points()
     names = _names(points)
@@ -63,9 +67,11 @@ def make_plan(view: ModelView, config: Config) -> Plan:
             if spec is not None:
                 activations.append(_plan_activation(point, spec, why))
     activations += _plan_cache(points, config)
-    computing = {activation.point.layer for activation in activations}
-    trifles = [w for w in weights if w.point.layer not in computing and _is_trifle(w, view.size(), resolved)]
+    static = {activation.point.layer for activation in activations if activation.static}
+    trifles = [w for w in weights if w.point.layer not in static and _is_trifle(w, view.size(), resolved)]
     weights = [w for w in weights if w not in trifles]
+    left = {w.point.layer for w in trifles}
+    activations = [activation for activation in activations if activation.point.layer not in left]
     kept += [Kept(w.point.name, f"{w.point.elements} weights are not worth the risk", w.bytes_before) for w in trifles]
     kept += [Kept(layer, reason) for layer, reason in view.skipped()]
     other = view.size() - sum(w.bytes_before for w in weights) - sum(k.bytes for k in kept)

@@ -8,10 +8,12 @@ from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
+from fewbit.data.text import as_inputs
+from fewbit.engine.fitting import without_input
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
-from fewbit.engine.run import execute, require_data, view_of
+from fewbit.engine.run import execute, probe, require_data, view_of
 from fewbit.errors import UsageError
 from fewbit.model.view import ModelView
 from fewbit.modules.freezing import freeze as freeze_modules
@@ -81,6 +83,7 @@ class ModelQuantizer:
         return self.quantize_view(
             view_of(model),
             dataloader,
+            model=model,
             inplace=inplace,
             samples=samples,
             progress=progress,
@@ -92,21 +95,33 @@ class ModelQuantizer:
         view: ModelView,
         dataloader: Any = None,
         *,
+        model: Any = None,
         inplace: bool = False,
         samples: int | None = None,
         progress: Progress | None = None,
         options: Options | None = None,
         work: Path | None = None,
+        statistics: Path | None = None,
     ) -> ModelView:
         """The same for a model that is open already, and with everything a run can be told; see `run.execute`."""
         options = options or Options()
         if "place" in view.can:
             graph: Any = view
             graph.aim(options.target, options.accuracy_level)
-        dataset = None if dataloader is None else _dataset(dataloader)
-        if dataset is not None:
-            view.probe(next(iter(dataset.inputs(view.signature(), options.batch_size))))
+        dataset: Dataset | None = None
+        if dataloader is not None:
+            dataset = as_inputs(
+                dataloader,
+                model,  # whose tokenizer it is; not looked at unless there is text
+                view.signature(),
+                seqlen=options.seqlen,
+                pack=options.pack,
+                column=options.text_column,
+            )
+            probe(view, dataset, options.batch_size)
         plan = make_plan(view, self.config)
+        if "place" in view.can and not plan.static:
+            plan = without_input(plan, view)
         self.record = Record("quantize")
         require_data(plan, dataset)
         if not inplace:
@@ -120,6 +135,7 @@ class ModelQuantizer:
             samples=samples,
             options=options,
             work=work,
+            statistics=statistics,
         )
         view.sign(self.config, self.record)
         return view
@@ -142,7 +158,3 @@ class ModelQuantizer:
         for line in freeze_modules(native, exact=exact):
             self.record.note("kernel", line.pop("why") or "", where=line.pop("layer"), **line)
         return native
-
-
-def _dataset(source: Any) -> Dataset:
-    return source if isinstance(source, Dataset) else Dataset(source)

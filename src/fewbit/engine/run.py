@@ -14,18 +14,25 @@ from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.data.source import known_length
 from fewbit.engine.by_layer import execute_by_layer
+from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.static import execute_static
-from fewbit.engine.walked import execute_walked, wants_walk
+from fewbit.engine.walked import execute_stored, execute_walked, wants_walk
 from fewbit.errors import DataError, UsageError
 from fewbit.model.view import ModelView
-from fewbit.modules.opening import open_model
+from fewbit.modules.opening import open_model, refuse_missing
 from fewbit.record import Record
 
 
 def view_of(model: Any) -> ModelView:
-    """The view of the first backend that knows this kind of model; a path that none knows is opened as a module."""
+    """The view of the first backend that knows this kind of model; a path that none knows is opened as a module.
+
+    Raises:
+        UsageError: no such file, or nothing that any backend knows.
+    """
+    if isinstance(model, str | Path) and not registry.is_reference(model):
+        refuse_missing(model)
     for name in registry.names("backends"):
         backend = registry.get("backends", name)
         if backend.accepts(model):
@@ -47,6 +54,7 @@ def execute(
     samples: int | None = None,
     options: Options | None = None,
     work: Path | None = None,
+    statistics: Path | None = None,
 ) -> ModelView:
     """Carry a plan out on the view's model.
 
@@ -59,6 +67,7 @@ def execute(
         samples: how many are read at most.
         options: of the run.
         work: a folder for what is finished, from which the same run goes on if it is stopped.
+        statistics: a folder for second moments: with data they are kept there, without they are taken from there.
 
     Returns:
         A view of the result: the one given, whose model was changed, or another.
@@ -80,24 +89,39 @@ def execute(
     taken = dataset if dataset is None or samples is None else dataset.subset(samples)
     if dataset is not None and (length := known_length(dataset.source)) is not None:
         samples = length if samples is None else min(samples, length)
+    places = ItemPlaces()
 
     def items(label: str) -> Iterator[Any]:
-        return progress.track(_items(taken, view, options.batch_size), total=samples, label=label)
+        assert taken is not None
+        fed = places.inputs(taken, view.signature(), options.batch_size)
+        return progress.track(fed, total=samples, label=label)
 
-    if plan.static and "place" in view.can:
-        placing: Any = view
-        view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
-        record.facts["bytes_after"] = view.size()
-    elif taken is not None and wants_walk(view, plan):
-        execute_walked(view, plan, items, record=record, progress=progress, work=work)
-    else:
-        passes = None if taken is None else items
-        execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)
+    with places.told():
+        if plan.static and "place" in view.can:
+            placing: Any = view
+            view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
+            record.facts["bytes_after"] = view.size()
+            answers = record.facts["answers"]
+            answers["worst_place"] = places.place(answers["worst_item"])
+        elif taken is None and statistics is not None:
+            execute_stored(view, plan, statistics, record=record, progress=progress)
+        elif taken is not None and wants_walk(view, plan):
+            execute_walked(view, plan, items, record=record, progress=progress, work=work, statistics=statistics)
+        else:
+            passes = None if taken is None else items
+            execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)
     if taken is not None:
         record.lines += taken.record.lines
     for where, what in view.notes:
         record.note("run", what, where=where)
     return view
+
+
+def probe(view: ModelView, dataset: Dataset, batch_size: int) -> None:
+    """Show a view the first item, so that it knows the shapes of what flows through its model."""
+    places = ItemPlaces()
+    with places.told():
+        view.probe(next(places.inputs(dataset, view.signature(), batch_size)))
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:
@@ -121,7 +145,8 @@ def require_data(plan: Plan, dataset: Dataset | None) -> None:
             f"no calibration data for {len(names)} static activation{'s' if len(names) > 1 else ''}",
             where=", ".join(names[:4]) + more,
             expected="a loader, a dataset, a list of inputs or a path",
-            try_="quantize_model(model, dataloader), or is_dynamic=True: scales are then found in each call",
+            try_="fewbit.quantize(model, data); or, without data, scales that are found in each call: "
+            "preset='w8a8_dynamic', or is_dynamic=True in a configuration",
         )
 
 
@@ -146,8 +171,3 @@ def refuse_weights(view: ModelView, plan: Plan) -> None:
             expected="numbers that are neither NaN nor infinite",
             try_="exclude these layers, or look at how the model was trained or saved",
         )
-
-
-def _items(dataset: Dataset | None, view: ModelView, batch_size: int) -> Iterator[Any]:
-    if dataset is not None:
-        yield from dataset.inputs(view.signature(), batch_size)

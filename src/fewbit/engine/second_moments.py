@@ -51,6 +51,16 @@ class Moments:
         self.sum += x.sum(0, dtype=torch.float64)
         self.count += len(x)
 
+    def plus(self, other: Moments) -> Moments:
+        """The sums over the items of both."""
+        return Moments(
+            self.gram + other.gram,
+            None if self.cross is None or other.cross is None else self.cross + other.cross,
+            None if self.drift is None or other.drift is None else self.drift + other.drift,
+            self.sum + other.sum,
+            self.count + other.count,
+        )
+
     def wanted(self, weight: Tensor) -> Tensor | None:
         """Σ y xᵀ, y the output that is wanted of a layer with this weight, `[out, in]`."""
         if self.cross is None:

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from math import inf
 from typing import Any
 
 from torch import Tensor
 
 from fewbit.algorithms._members import algorithm
-from fewbit.engine.collect import Statistics, is_held_out, refuse_non_finite
+from fewbit.engine.collect import HELD_OUT_EVERY, Statistics, is_held_out, refuse_non_finite
 from fewbit.engine.correcting import FEW, correct_fast, correct_slow
 from fewbit.engine.inputs import watch_inputs
 from fewbit.engine.nearness import nearness
@@ -314,8 +315,15 @@ class Calibrated:
 
     def verify(self, result: PlacingView) -> None:
         """Hold the result against the float model, and see what the runtime makes of it."""
-        judges = self._judges or self._teachers
-        self.record.facts["answers"] = nearness(self.view.answers(judges), result.answers(judges))
+        judges, aside = self._judges or self._teachers, bool(self._judges)
+        found = nearness(self.view.answers(judges), result.answers(judges))
+        if found["worst_item"] is not None:
+            numbers = (item for item in count() if is_held_out(item) is aside)
+            found["worst_item"] = next(islice(numbers, found["worst_item"], None))
+        self.record.facts["answers"] = {**found, "kept_aside": aside}
+        if not aside:
+            reason = f"of fewer than {HELD_OUT_EVERY} items none is kept aside: those that judge are those that taught"
+            self.record.note("not-kept-aside", reason, items=found["items"])
         self.record.facts["executed"] = result.executed()
 
     def _keeping(self, items: Iterable[Any]) -> Iterator[Any]:

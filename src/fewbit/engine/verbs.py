@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def quantize(
     ignored_scope: IgnoredScope | None = None,
     advanced_parameters: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
+    format: str | Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Any:
     """Quantize a model after training: weights, and activations with ranges from a few hundred samples.
@@ -56,6 +57,8 @@ def quantize(
         ignored_scope: layers that stay in float.
         advanced_parameters: see `fewbit.engine.options.Options`.
         output: a folder to export to, or the file of an ONNX model; the path is then returned.
+        format: what is written there, of `fewbit list exporters`; fewbit's own if not said. With several each has a
+            folder of its name in the output. What a format cannot hold is refused before any work.
         progress: shows how far it is.
 
     Returns:
@@ -75,10 +78,17 @@ def quantize(
     options = Options.read(advanced_parameters, target=target, correct=correct)
     config = configuration(preset or mode or "w8a8")
     view = view_of(model)
-    deliver = Delivery(view, output, options)
+    deliver = Delivery(view, output, options, formats=[format] if isinstance(format, str) else format)
     quantizer = ModelQuantizer(without(config, ignored_scope, view))
+    deliver.refuse(view, make_plan(view, quantizer.config))
     result = quantizer.quantize_view(
-        view, calibration_dataset, samples=subset_size, progress=progress, options=options, work=deliver.work
+        view,
+        calibration_dataset,
+        model=model,
+        samples=subset_size,
+        progress=progress,
+        options=options,
+        work=deliver.work,
     )
     return deliver(quantizer, result)
 
@@ -95,8 +105,10 @@ def compress_weights(
     all_layers: bool = False,
     subset_size: int = 128,
     target: str | None = None,
+    statistics: str | Path | None = None,
     advanced_parameters: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
+    format: str | Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Any:
     """Compress a model's weights and leave its activations alone.
@@ -107,13 +119,18 @@ def compress_weights(
         group_size: elements that share a scale; the mode's own by default.
         ratio: the share of the weights that become `mode`, the least sensitive ones; the others become `int8_asym`.
         dataset: samples to weigh errors with; optional.
-        algorithm: how scales are found: `scale_search` by default, `rtn` for plain rounding.
+        algorithm: how codes are found: `gptq`, `scale_search`, or `rtn` for plain rounding. By default, and with
+            `"auto"`, `gptq` for modules up to four bits if there is data, else `scale_search`; the record says which.
         ignored_scope: layers that stay in float.
         all_layers: embeddings and the last layer too; below eight bits they are `int8_asym` otherwise.
         subset_size: how many samples of `dataset` are read.
         target: where it will run; see `quantize`.
+        statistics: a folder for the second moments of what layers read. With a dataset they are kept there, in a new
+            folder; without one weights are settled from those that are there, in seconds, whatever the mode.
         advanced_parameters: `accuracy_level` of MatMulNBits in ONNX models.
         output: a folder to export to, or the file of an ONNX model; the path is then returned.
+        format: what is written there, of `fewbit list exporters`; fewbit's own if not said. With several each has a
+            folder of its name in the output. What a format cannot hold is refused before any work.
         progress: shows how far it is.
 
     Returns:
@@ -122,7 +139,7 @@ def compress_weights(
     _refuse_no_samples(subset_size)
     options = Options.read(advanced_parameters, target=target)
     view = view_of(model)
-    deliver = Delivery(view, output, options)
+    deliver = Delivery(view, output, options, formats=[format] if isinstance(format, str) else format)
     config = compression(
         view,
         mode,
@@ -131,10 +148,19 @@ def compress_weights(
         algorithm=algorithm,
         all_layers=all_layers,
         exclude=ignored(ignored_scope, view),
+        data=dataset is not None or statistics is not None,
     )
     quantizer = ModelQuantizer(config)
+    deliver.refuse(view, make_plan(view, config))
     result = quantizer.quantize_view(
-        view, dataset, samples=subset_size, progress=progress, options=options, work=deliver.work
+        view,
+        dataset,
+        model=model,
+        samples=subset_size,
+        progress=progress,
+        options=options,
+        work=deliver.work,
+        statistics=None if statistics is None else Path(statistics).expanduser(),
     )
     return deliver(quantizer, result)
 

@@ -7,26 +7,25 @@ block by block
   settle       the codes of each, by the algorithm of the plan
   go on        the same forwards, through the new weights
 last           what no item reached
+
+From a store of such moments weights are settled again without data, and without running the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from fewbit.algorithms._base import Solution
 from fewbit.data.findings import Progress
-from fewbit.engine.collect import Statistics, refuse_non_finite
+from fewbit.engine.collect import refuse_non_finite
 from fewbit.engine.journal import Journal, job_digest
 from fewbit.engine.plan import Plan, WeightPlan
 from fewbit.engine.second_moments import Gathered
-from fewbit.engine.solve import Known, is_lost, note_lost, settle
-from fewbit.errors import DataError
-from fewbit.model.ops import EMBEDDING
+from fewbit.engine.settling import Settling
+from fewbit.engine.store import Store
+from fewbit.errors import DataError, UsageError
 from fewbit.model.view import Item, ModelView
 from fewbit.model.walking import Stage, WalkingView
 from fewbit.numerics.qtensor import QTensor
@@ -47,6 +46,7 @@ def execute_walked(
     record: Record,
     progress: Progress,
     work: Path | None = None,
+    statistics: Path | None = None,
 ) -> None:
     """Carry a plan out on a model that can be walked.
 
@@ -57,6 +57,7 @@ def execute_walked(
         record: takes a line about each layer.
         progress: shows how far it is.
         work: a folder for finished weights, from which the same run goes on if it is stopped.
+        statistics: a new folder for what was seen of every stage.
 
     Raises:
         DataError: no items, or a value that is not finite.
@@ -65,88 +66,73 @@ def execute_walked(
     if not kept:
         raise DataError("the calibration data is empty", code="no-samples", where="calibration data")
     record.facts["items"] = len(kept)
-    journal = None
-    if work is not None:
-        facts = {
-            "config": plan.config.fingerprint,
-            "weights": [(w.point.name, dict(w.parameters)) for w in plan.weights],
-        }
-        journal = Journal(work, job_digest(view.digest(), kept, facts))
-    _Walked(view, plan, record, journal).over(kept, progress)
+    facts = {"config": plan.config.fingerprint, "weights": [(w.point.name, dict(w.parameters)) for w in plan.weights]}
+    journal = None if work is None else Journal(work, job_digest(view.digest(), kept, facts))
+    store = None if statistics is None else Store.create(statistics, view.digest(), len(kept), facts)
+    settling = Settling(view, plan, record, journal)
+    walking: WalkingView = view
+    with walking.walk(kept) as walk:
+        settling.tables()
+        for block in progress.track(walk.blocks, total=len(walk.blocks), label="blocks"):
+            # Weights are floats until the block is through: codes would be decoded at every call.
+            codes: list[tuple[WeightPlan, QTensor | None]] = []
+            for stage in walk.through(block):
+                codes += _settled(view, stage, settling, store)
+            for w, found in codes:
+                settling.keep(w, found)
+    settling.rest()
+    if store is not None:
+        store.close()
 
 
-class _Walked:
-    def __init__(self, view: Any, plan: Plan, record: Record, journal: Journal | None):
-        self._view, self._plan, self._record, self._journal = view, plan, record, journal
-        self._left = {w.point.name: w for w in plan.weights}
+def execute_stored(view: Any, plan: Plan, statistics: Path, *, record: Record, progress: Progress) -> None:
+    """Carry a plan out from a store, without data.
 
-    def over(self, items: Sequence[Item], progress: Progress) -> None:
-        walking: WalkingView = self._view
-        with walking.walk(list(items)) as walk:
-            for w in self._plan.weights:
-                if w.point.op is EMBEDDING:
-                    self._keep(w, self._settled(w, Statistics()))
-            for block in progress.track(walk.blocks, total=len(walk.blocks), label="blocks"):
-                codes: list[tuple[WeightPlan, QTensor]] = []
-                for stage in walk.through(block):
-                    codes += self._stage(stage)
-                for w, found in codes:
-                    self._keep(w, found)
-        for w in list(self._left.values()):
-            self._record.note("not-reached", "no calibration sample reached this layer", where=w.point.layer)
-            self._keep(w, self._settled(w, Statistics()))
-
-    def _stage(self, stage: Stage) -> list[tuple[WeightPlan, QTensor]]:
-        """Settle the layers of a stage; their weights are floats still, since codes would be decoded at every call."""
-        mine = [w for w in self._left.values() if w.point.layer in stage.layers]
-        if not mine:
-            return []
-        seen = Gathered() if all(self._finished(w) for w in mine) else self._gathered(stage, mine[0])
-        found = []
+    Raises:
+        UsageError: statistics of another model.
+        DataError: a store that is damaged.
+    """
+    store = Store.open(statistics)
+    if store.model != view.digest():
+        raise UsageError(
+            "the statistics are of another model, or of another state of this one",
+            where=statistics,
+            expected="the model they were collected with, bit by bit",
+        )
+    record.facts |= {"items": store.items, "statistics": str(statistics)}
+    settling = Settling(view, plan, record)
+    settling.tables()
+    for layers in progress.track(list(store), total=len(store.stages), label="stages"):
+        mine = settling.of(layers)
+        seen = store.get(layers) if mine else Gathered()
         for w in mine:
-            codes = self._settled(w, self._statistics(w, seen))
-            if codes is not None:
-                self._view.write(w.point, codes.dequantize())
-                found.append((w, codes))
-        return found
+            settling.keep(w, settling.codes(w, seen))
+    settling.rest()
 
-    def _gathered(self, stage: Stage, first: WeightPlan) -> Gathered:
-        """The moments of what a stage reads; refused if a value is not finite."""
-        seen, guard = Gathered(), FiniteGuard()
-        for given in stage.inputs():
-            seen.add(replace(given, found=guard.admit(given.found, given.item)))
-        refuse_non_finite({first.point: guard})
-        return seen
 
-    def _finished(self, w: WeightPlan) -> Solution | None:
-        """What an earlier run that was stopped made of a weight."""
-        return None if self._journal is None else self._journal.read(w.point.name, w.grid, w.point.shape, w.block)
-
-    def _statistics(self, w: WeightPlan, seen: Gathered) -> Statistics:
-        sides = {}
-        for aside, moments in seen.sides.items():
-            sides[aside] = dict[str, Any](moments.observers())
-            weight: Tensor = self._view.read(w.point)
-            if weight.ndim == 2 and (wanted := moments.wanted(weight)) is not None:
-                sides[aside]["wanted"] = Known({"wanted": wanted})
-        layer = w.point.layer
-        inputs, held_out = ({layer: sides[aside]} if aside in sides else {} for aside in (False, True))
-        return Statistics(inputs=inputs, held_out=held_out)
-
-    def _settled(self, w: WeightPlan, statistics: Statistics) -> QTensor | None:
-        """The codes of a weight; none if it stays in float."""
-        solution = self._finished(w)
-        if solution is None:
-            solution = settle(self._view.read(w.point), w, statistics)
-            if self._journal is not None:
-                self._journal.write(w.point.name, solution)
-        del self._left[w.point.name]
-        if is_lost(solution):
-            note_lost(self._record, w, solution)
-            return None
-        self._record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
-        return solution.qtensor
-
-    def _keep(self, w: WeightPlan, codes: QTensor | None) -> None:
+def _settled(
+    view: Any, stage: Stage, settling: Settling, store: Store | None
+) -> list[tuple[WeightPlan, QTensor | None]]:
+    """The codes of a stage's layers, whose weights are what the codes stand for from then on."""
+    mine = settling.of(stage.layers)
+    if not mine:
+        return []
+    seen = Gathered()
+    if store is not None or not all(settling.is_finished(w) for w in mine):
+        seen = _gathered(stage, mine[0])
+    if store is not None:
+        store.put(stage.layers, seen)
+    found = [(w, settling.codes(w, seen)) for w in mine]
+    for w, codes in found:
         if codes is not None:
-            self._view.quantize(w.point, codes)
+            view.write(w.point, codes.dequantize())
+    return found
+
+
+def _gathered(stage: Stage, first: WeightPlan) -> Gathered:
+    """The moments of what a stage reads; refused if a value is not finite."""
+    seen, guard = Gathered(), FiniteGuard()
+    for given in stage.inputs():
+        seen.add(replace(given, found=guard.admit(given.found, given.item)))
+    refuse_non_finite({first.point: guard})
+    return seen

@@ -110,14 +110,20 @@ def _laid(values: Tensor, scheme: Scheme, shape: tuple[int, ...]) -> Tensor:
 
 
 def _packed_codes(weight: QTensor) -> Tensor:
-    codes = weight.codes().to(torch.int16) - int(weight.grid.dtype.lowest)
-    return _words(codes.to(torch.uint8), weight.grid.dtype.bits)
+    """Our bytes have the same order. Moving a code up by half its range turns its sign bit round, in place."""
+    bits = weight.grid.dtype.bits
+    half = torch.full((1, weight.shape[1]), -int(weight.grid.dtype.lowest), dtype=torch.uint8)
+    return _as_words(weight.packed.view(torch.uint8) ^ pack(half, Dtype[f"uint{bits}"]))
 
 
 def _words(codes: Tensor, bits: int) -> Tensor:
     """Codes `[rows, n]` from 0 up as words `[rows, ceil(n * bits / 32)]`."""
     # A copy with strides of its own: those of a single row may be anything, and bytes are then not seen as words.
-    packed = pack(codes.clone(memory_format=torch.contiguous_format), Dtype[f"uint{bits}"])
+    return _as_words(pack(codes.clone(memory_format=torch.contiguous_format), Dtype[f"uint{bits}"]))
+
+
+def _as_words(packed: Tensor) -> Tensor:
+    """Bytes `[rows, n]` as words, each row filled up with zeros."""
     padded = F.pad(packed, (0, -packed.shape[-1] % 4))
     return padded.clone(memory_format=torch.contiguous_format).view(torch.int32)
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fewbit.exporters._checkpoint_matrix import Matrix
 from fewbit.exporters._compressed_decode import decode
-from fewbit.exporters._compressed_matrix import Matrix
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.floats import decode as float_values

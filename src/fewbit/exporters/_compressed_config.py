@@ -7,10 +7,7 @@ Readers refuse keys they do not know, so none is there but the format's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from fewbit.exporters._compressed_scheme import Arguments, Scheme
 
@@ -44,21 +41,6 @@ def quantization_config(
         "ignore": ignored,
         "kv_cache_scheme": None if cache is None else cache.to_dict(),
     }
-
-
-def add_to_config(folder: Path, quantization: Mapping[str, Any], *, untie: bool) -> None:
-    """Complete the config.json that is there.
-
-    Args:
-        folder: where it is.
-        quantization: what it shall say of codes.
-        untie: say that the head has values of its own, which a loader would replace by the table's.
-    """
-    path = folder / "config.json"
-    content = orjson.loads(path.read_bytes()) | {"quantization_config": dict(quantization)}
-    if untie and content.get("tie_word_embeddings", True):
-        content["tie_word_embeddings"] = False
-    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def group_for(config: Mapping[str, Any], layer: str) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from fewbit.exporters._checkpoint_names import in_checkpoint
 from fewbit.exporters._compressed_scheme import FLOATS, MXFP4, NVFP4, PACKED, Scheme
-from fewbit.exporters._transposed_names import in_checkpoint
 from fewbit.modules.tensor_file import Entry
 from fewbit.numerics.qtensor import QTensor
 

@@ -9,7 +9,7 @@ from fewbit.errors import UsageError, nearest
 from fewbit.exporters._base import Destined
 from fewbit.exporters._compressed_experts import expert_faults
 from fewbit.exporters._compressed_limits import format_faults, is_stack
-from fewbit.exporters._compressed_matrix import scheme_for
+from fewbit.exporters._compressed_scheme import scheme_for
 from fewbit.exporters._compressed_vllm import apart, vllm_faults
 
 RUNTIMES = ("transformers", "vllm")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fewbit.exporters._base import Destined
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
@@ -119,6 +120,12 @@ def scheme_of(grid: Grid, shape: tuple[int, ...], input: Grid | None, *, dynamic
         scale_dtype=_SCALE_DTYPES.get(name),
     )
     return Scheme(name, weights, None if input is None else _input(input, shape[1], dynamic=dynamic))
+
+
+def scheme_for(weight: Destined) -> Scheme:
+    """The scheme of a weight that nothing speaks against."""
+    assert weight.grid is not None
+    return scheme_of(weight.grid, weight.shape[-2:], weight.input, dynamic=weight.dynamic)
 
 
 def input_width(grid: Grid, features: int) -> int | None:

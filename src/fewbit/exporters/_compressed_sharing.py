@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from fewbit.exporters._checkpoint_matrix import Matrix
 from fewbit.exporters._compressed_codes import rescaled
-from fewbit.exporters._compressed_matrix import Matrix
 from fewbit.exporters._compressed_scheme import NVFP4, Scheme
 from fewbit.exporters._compressed_vllm import families
 

@@ -16,10 +16,11 @@ from typing import Any
 from torch import nn
 
 from fewbit.exporters._base import Destined
+from fewbit.exporters._checkpoint_layout import Contents
+from fewbit.exporters._checkpoint_matrix import Matrix
+from fewbit.exporters._checkpoint_names import in_checkpoint
 from fewbit.exporters._compressed_experts import Rows, cut_stack
 from fewbit.exporters._compressed_floats import coded_entry, saved_entries
-from fewbit.exporters._compressed_matrix import Matrix
-from fewbit.exporters._transposed_names import in_checkpoint
 from fewbit.modules.coded import Quantized
 from fewbit.modules.inventory import named_modules, take
 from fewbit.modules.tensor_file import Entry
@@ -57,13 +58,14 @@ class Survey:
         return [matrix.destined(name) for name, matrix in self.layers.items()]
 
 
-def take_survey(model: Any, *, vllm: bool) -> Survey:
+def take_survey(model: Any, *, vllm: bool, contents: Contents | None = None) -> Survey:
     """Look at every module of a Hugging Face model once.
 
     Args:
         model: the model.
         vllm: whether stacks of experts in float are cut, as vLLM has them. Beside codes transformers looks for none of
             their pieces, but for the stack itself.
+        contents: gives the values of floats, where the model has only stand-ins.
     """
     survey, head, inventory = Survey(), model.get_output_embeddings(), take(model)
     once: set[int] = set()
@@ -79,16 +81,18 @@ def take_survey(model: Any, *, vllm: bool) -> Survey:
             _look_at_activations(survey, name, module, head=module is head)
         if _has_matrix(module) and name not in survey.layers:
             survey.ignored.append(name)
-    names, entries = in_checkpoint(model, later, plain)
+    empty = contents is not None
+    names, entries = in_checkpoint(model, later, plain, empty=empty)
     stacks = [entry for entry in plain if names[entry.name] is None]
     if vllm:
         survey.cut, stacks = [entry.name for entry in stacks], []
     elif stacks:
-        _, entries = in_checkpoint(model, later, [entry for entry in plain if entry not in stacks])
+        _, entries = in_checkpoint(model, later, [entry for entry in plain if entry not in stacks], empty=empty)
     entries += stacks
     _name(survey, names)
     coded = {f"{matrix.stored}.weight" for matrix in survey.layers.values()}
-    survey.floats = {entry.name: entry for entry in entries if entry.name not in coded}
+    floats = [entry for entry in entries if entry.name not in coded]
+    survey.floats = {entry.name: entry if contents is None else contents.floats(entry) for entry in floats}
     return survey
 
 

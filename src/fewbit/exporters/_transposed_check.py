@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fewbit.errors import DataError
-from fewbit.exporters._transposed_files import open_files
+from fewbit.exporters._checkpoint_files import open_files
+from fewbit.exporters._checkpoint_matrix import samples
 from fewbit.exporters._transposed_model import Parts
 from fewbit.exporters._transposed_words import unsigned_codes, unsigned_zeros
 from fewbit.modules.coded import PARTS, Quantized
 from fewbit.modules.inventory import named_modules
-from fewbit.modules.quantized import get_weight
 from fewbit.modules.tensor_file import same_bits
 from fewbit.numerics.qtensor import QTensor
 
@@ -24,7 +24,12 @@ Decoded = tuple[Tensor, Tensor, Tensor]
 
 
 def compare(
-    parts: Parts, folder: Path, suffixes: tuple[str, ...], decode: Callable[[Mapping[str, Tensor], QTensor], Decoded]
+    parts: Parts,
+    folder: Path,
+    suffixes: tuple[str, ...],
+    decode: Callable[[Mapping[str, Tensor], QTensor], Decoded],
+    *,
+    sampled: bool = False,
 ) -> None:
     """Compare a folder with a model.
 
@@ -33,6 +38,7 @@ def compare(
         folder: what was written.
         suffixes: the tensors that a coded layer has in the files.
         decode: finds codes, zero points and scales in these, for a weight of this shape.
+        sampled: compare one layer of each grid, and see of all else only whether it is there.
 
     Raises:
         DataError: a tensor too many or too few, a code or a bit that differs.
@@ -42,9 +48,10 @@ def compare(
         faults = sorted(stored.names() ^ (coded | {entry.name for entry in parts.rest}))
         faults += [name for name in _own_names(parts) if name not in parts.names and name not in parts.tied]
         if not faults:
-            faults += [entry.name for entry in parts.rest if not same_bits(entry.read(), stored[entry.name])]
-            for layer, module in parts.coded.items():
-                weight = get_weight(module, "weight")
+            rest = [] if sampled else parts.rest
+            faults += [entry.name for entry in rest if not same_bits(entry.read(), stored[entry.name])]
+            for layer, matrix in (samples(parts.coded) if sampled else parts.coded).items():
+                weight = matrix.read()
                 found = decode({suffix: stored[f"{layer}.{suffix}"] for suffix in suffixes}, weight)
                 wanted = (unsigned_codes(weight), unsigned_zeros(weight), weight.qparams.scale)
                 faults += [] if all(map(torch.equal, found, wanted)) else [f"{layer}.weight"]

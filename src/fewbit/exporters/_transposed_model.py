@@ -6,19 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from fewbit.errors import UsageError
 from fewbit.exporters._base import Destined
+from fewbit.exporters._checkpoint_files import add_to_config
+from fewbit.exporters._checkpoint_layout import Contents
+from fewbit.exporters._checkpoint_matrix import Matrix
+from fewbit.exporters._checkpoint_names import in_checkpoint
 from fewbit.exporters._transposed_limits import Limits, find_refusals, kept_wide, refuse
-from fewbit.exporters._transposed_names import in_checkpoint
 from fewbit.exporters._transposed_words import fit_half
+from fewbit.modules import huggingface
 from fewbit.modules.activation import ActivationQuantizer
-from fewbit.modules.huggingface import is_pretrained
 from fewbit.modules.inventory import Inventory, named_modules, take
-from fewbit.modules.quantized import Quantized, float_weight, get_weight
+from fewbit.modules.quantized import Coded, Quantized, float_weight, get_weight
 from fewbit.modules.tensor_file import Entry
 
 _SCALES = (
@@ -34,7 +38,7 @@ class Parts:
 
     Args:
         model: the model itself.
-        coded: the layers whose weights stay codes.
+        coded: the weights that stay codes, by layer.
         rest: every other tensor of a checkpoint.
         dequantized: the names of those in `rest` that are codes in the model.
         floats: the layers whose weights are floats in the files, also under the names they have in the model.
@@ -44,7 +48,7 @@ class Parts:
     """
 
     model: Any
-    coded: dict[str, nn.Module]
+    coded: dict[str, Matrix]
     rest: list[Entry]
     dequantized: list[str]
     floats: list[str]
@@ -63,14 +67,19 @@ class Parts:
         }
 
 
-def take_apart(model: Any, limits: Limits) -> Parts:
+def take_apart(model: Any, limits: Limits, contents: Contents | None = None) -> Parts:
     """The pieces of a model for a format.
+
+    Args:
+        model: the model.
+        limits: of the format.
+        contents: gives the values where the model has only stand-ins.
 
     Raises:
         UsageError: not a Hugging Face model, or one the format has no place for; every reason at once.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile stands before
-    if not is_pretrained(model):
+    if not huggingface.is_pretrained(model):
         raise UsageError(
             f"a {type(model).__name__} cannot be written in the format {limits.name}",
             expected="a Hugging Face model: runtimes build it from its config.json",
@@ -89,13 +98,16 @@ def take_apart(model: Any, limits: Limits) -> Parts:
         if (first := inventory.aliases.get(f"{name}_packed")) is not None:
             tied[name] = first.removesuffix("_packed")
     own = [*((path, "weight") for path in stay), *(pair for pair in wide if ".".join(pair) not in tied)]
-    names, tensors = in_checkpoint(model, [_float_entry(model, *pair) for pair in own], list(plain.values()))
+    floats = [_float_entry(model, *pair) for pair in own]
+    names, tensors = in_checkpoint(model, floats, list(plain.values()), empty=contents is not None)
     refuse([(path, _CUT) for path, weight in own if names[f"{path}.{weight}"] is None], limits)
-    coded = {str(names[f"{path}.weight"]).removesuffix(".weight"): model.get_submodule(path) for path in stay}
+    matrices = [_matrix(model, path, str(names[f"{path}.weight"]).removesuffix(".weight")) for path in stay]
+    coded = {matrix.stored: matrix if contents is None else matrix.reading(contents) for matrix in matrices}
+    rest = [entry for entry in tensors if entry.name.removesuffix(".weight") not in coded]
     return Parts(
         model=model,
         coded=coded,
-        rest=[entry for entry in tensors if entry.name.removesuffix(".weight") not in coded],
+        rest=rest if contents is None else [contents.floats(entry) for entry in rest],
         dequantized=[str(names[f"{path}.{weight}"]) for path, weight in own[len(stay) :]],
         floats=_float_layers(weights, stay, names),
         recomputed=recomputed,
@@ -104,12 +116,27 @@ def take_apart(model: Any, limits: Limits) -> Parts:
     )
 
 
+def save_config(parts: Parts, folder: Path, quantization: dict[str, Any]) -> None:
+    """Write config.json.
+
+    Args:
+        parts: the model.
+        folder: an empty folder.
+        quantization: what it shall say of codes.
+    """
+    huggingface.save_files(parts.model, folder)
+    model = parts.model
+    ends = (model.get_output_embeddings(), model.get_input_embeddings())
+    names = [f"{name}.weight" for name, module in model.named_modules() if module in ends]
+    # Where each has values of its own now, a loader would tie them again.
+    add_to_config(folder, quantization, untie=len(names) == 2 and set(names) <= parts.names.keys())
+
+
 def _destined(model: nn.Module) -> Iterator[Destined]:
     """Every weight of the model, quantized or not, in its order; inputs are `_activations`."""
     for path, module in named_modules(model):
         table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
-        for name in _coded(module):
-            coded = module.coded[name]
+        for name, coded in _coded(module).items():
             yield Destined(path, name, coded.shape, coded.grid, embedding=table)
         for name, parameter in module._parameters.items():
             if path and parameter is not None and parameter.ndim > 1:  # the model itself is no layer to be named
@@ -121,8 +148,14 @@ def _activations(model: nn.Module) -> list[tuple[str, str]]:
     return [(path, reason) for path, module in named_modules(model) if isinstance(module, ActivationQuantizer)]
 
 
-def _coded(module: nn.Module) -> tuple[str, ...]:
-    return tuple(module.coded) if isinstance(module, Quantized) else ()
+def _matrix(model: nn.Module, path: str, stored: str) -> Matrix:
+    layer: Any = model.get_submodule(path)
+    coded: Coded = layer.coded["weight"]
+    return Matrix(stored, coded.shape, coded.grid, coded.dtype, partial(get_weight, layer, "weight"))
+
+
+def _coded(module: nn.Module) -> dict[str, Coded]:
+    return module.coded if isinstance(module, Quantized) else {}
 
 
 def _float_entry(model: nn.Module, path: str, weight: str) -> Entry:

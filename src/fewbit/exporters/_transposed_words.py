@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewbit.errors import UsageError
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.packing import pack
 from fewbit.numerics.qtensor import QTensor
@@ -57,7 +58,17 @@ def unsigned_zeros(weight: QTensor) -> Tensor:
 
 
 def half_scales(weight: QTensor) -> Tensor:
-    """The scales `[out, groups]` in float16."""
+    """The scales `[out, groups]` in float16.
+
+    Raises:
+        UsageError: it does not have one of them.
+    """
+    if not fit_half(weight):
+        raise UsageError(
+            "a scale that float16 does not have; another would change values",
+            expected="scales from 2^-17 to 65280",
+            try_="compressed_tensors, which keeps it as it is",
+        )
     return weight.qparams.scale.to(torch.float16)
 
 

@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewbit.exporters._base import Destined
+from fewbit.exporters._checkpoint_files import write_checkpoint
+from fewbit.exporters._checkpoint_layout import Contents, Laid, Together
+from fewbit.exporters._checkpoint_matrix import Matrix
 from fewbit.exporters._transposed_check import Decoded, compare
-from fewbit.exporters._transposed_files import save
 from fewbit.exporters._transposed_limits import Limits, find_refusals, group_size
-from fewbit.exporters._transposed_model import take_apart
+from fewbit.exporters._transposed_model import save_config, take_apart
 from fewbit.exporters._transposed_words import from_words, half_scales, to_words, unsigned_codes, unsigned_zeros
-from fewbit.modules.quantized import get_weight
 from fewbit.modules.tensor_file import Entry
 from fewbit.numerics.qtensor import QTensor
 
@@ -61,9 +62,22 @@ def write(model: Any, folder: Path, *, shard_bytes: int = 4 << 30, tokenizer: An
     Raises:
         UsageError: weights the format has no place for, every reason with its layers.
     """
-    parts = take_apart(model, LIMITS)
-    entries = (entry for name, layer in parts.coded.items() for entry in _entries(name, layer))
-    size = group_size(get_weight(next(iter(parts.coded.values())), "weight").grid)
+    return write_checkpoint(partial(lay_out, model, folder), folder, shard_bytes, tokenizer)
+
+
+def lay_out(model: Any, folder: Path, contents: Contents | None = None) -> Laid:
+    """Write the configuration of a checkpoint, and say which tensors it has.
+
+    Args:
+        model: a quantized model, frozen or not.
+        folder: an empty folder.
+        contents: gives the values where the model has only stand-ins.
+
+    Raises:
+        UsageError: as `write`.
+    """
+    parts = take_apart(model, LIMITS, contents)
+    size = group_size(next(iter(parts.coded.values())).grid)
     config = {
         "quant_method": "awq",
         "bits": 4,
@@ -72,36 +86,53 @@ def write(model: Any, folder: Path, *, shard_bytes: int = 4 << 30, tokenizer: An
         "version": "gemm",
         "modules_to_not_convert": parts.floats or None,
     }
-    save(parts, folder, entries, config, shard_bytes, tokenizer)
-    return parts.to_dict()
+    save_config(parts, folder, config)
+    entries = [entry for name, matrix in parts.coded.items() for entry in _entries(name, matrix)]
+    return Laid(entries + parts.rest, parts.to_dict())
 
 
-def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
+def check(model: Any, folder: Path, manifest: Mapping[str, Any], contents: Contents | None = None) -> None:
     """Read the files back, bit by bit, and compare every code, scale and tensor with the model's own.
+
+    Args:
+        model: what was written.
+        folder: where.
+        manifest: of the folder.
+        contents: gives the values where the model has only stand-ins: then one layer of each grid is compared, and of
+            all else it is only seen whether it is there.
 
     Raises:
         DataError: something that differs, is missing or is too much.
     """
-    compare(take_apart(model, LIMITS), folder, ("qweight", "qzeros", "scales"), _decode)
+    parts, suffixes = take_apart(model, LIMITS, contents), ("qweight", "qzeros", "scales")
+    compare(parts, folder, suffixes, _decode, sampled=contents is not None)
 
 
-def _entries(name: str, layer: nn.Module) -> Iterator[Entry]:
-    """The three tensors of a layer; each is made when it is its turn."""
-    weight = get_weight(layer, "weight")
-    (out, columns), groups = weight.shape, weight.scale.shape[1]
-    yield Entry(f"{name}.qweight", torch.int32, (columns, out // 8), partial(_packed, layer, unsigned_codes))
-    yield Entry(f"{name}.qzeros", torch.int32, (groups, out // 8), partial(_packed, layer, unsigned_zeros))
-    yield Entry(f"{name}.scales", torch.float16, (groups, out), partial(_scales, layer))
+def _entries(name: str, matrix: Matrix) -> Iterator[Entry]:
+    """The three tensors of a layer, made together."""
+    out, columns = matrix.shape
+    groups = columns // matrix.block[1]
+    made = Together(partial(_tensors, matrix))
+    for part, dtype, shape in (
+        ("qweight", torch.int32, (columns, out // 8)),
+        ("qzeros", torch.int32, (groups, out // 8)),
+        ("scales", torch.float16, (groups, out)),
+    ):
+        yield Entry(f"{name}.{part}", dtype, shape, partial(made.take, part))
 
 
-def _packed(layer: nn.Module, of: Any) -> Tensor:
+def _tensors(matrix: Matrix) -> dict[str, Tensor]:
+    weight = matrix.read()
+    return {
+        "qweight": _packed(unsigned_codes(weight)),
+        "qzeros": _packed(unsigned_zeros(weight)),
+        "scales": half_scales(weight).T,
+    }
+
+
+def _packed(codes: Tensor) -> Tensor:
     """Codes or zero points `[out, n]` as `[n, out / 8]`."""
-    columns = of(get_weight(layer, "weight")).T
-    return to_words(columns.reshape(len(columns), -1, 8)[..., _ORDER].flatten(1), 4)
-
-
-def _scales(layer: nn.Module) -> Tensor:
-    return half_scales(get_weight(layer, "weight")).T
+    return to_words(codes.T.reshape(codes.shape[1], -1, 8)[..., _ORDER].flatten(1), 4)
 
 
 def _decode(tensors: Mapping[str, Tensor], weight: QTensor) -> Decoded:

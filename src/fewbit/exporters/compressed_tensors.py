@@ -9,6 +9,7 @@ of 3, 5, 6 and 7 bits (older ones laid them out otherwise), and 0.15 for all oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ import orjson
 
 from fewbit.errors import DataError, UsageError
 from fewbit.exporters._base import Destined
+from fewbit.exporters._checkpoint_files import add_to_config, open_files, write_checkpoint
+from fewbit.exporters._checkpoint_layout import Contents, Laid
+from fewbit.exporters._checkpoint_matrix import samples
 from fewbit.exporters._compressed_cache import cache_scales
 from fewbit.exporters._compressed_compare import differences
-from fewbit.exporters._compressed_config import add_to_config, group_for, quantization_config
+from fewbit.exporters._compressed_config import group_for, quantization_config
 from fewbit.exporters._compressed_content import beside, entries, held_entry
-from fewbit.exporters._compressed_files import write_files
-from fewbit.exporters._compressed_matrix import scheme_for
 from fewbit.exporters._compressed_notes import notes
 from fewbit.exporters._compressed_refusals import for_vllm, inner, refuse, weight_faults
+from fewbit.exporters._compressed_scheme import scheme_for
 from fewbit.exporters._compressed_sharing import shared_scales
 from fewbit.exporters._compressed_survey import take_survey
-from fewbit.exporters._transposed_files import open_files
 from fewbit.modules import huggingface
 from fewbit.modules.tensor_file import same_bits
 
@@ -49,29 +51,42 @@ def write(
     Raises:
         UsageError: not a Hugging Face model, or layers that the format or the runtime cannot take, all of them named.
     """
-    if shard_bytes < 1:
-        raise UsageError(f"shard_bytes={shard_bytes}", expected="a number of bytes, such as 4 << 30")
+    return write_checkpoint(partial(lay_out, model, folder, runtime=runtime), folder, shard_bytes, tokenizer)
+
+
+def lay_out(model: Any, folder: Path, contents: Contents | None = None, *, runtime: str = "vllm") -> Laid:
+    """Write the configuration of a checkpoint, and say which tensors it has.
+
+    Args:
+        model: with linear layers that are codes.
+        folder: an empty folder.
+        contents: gives the values where the model has only stand-ins.
+        runtime: who shall read it, see `write`.
+
+    Raises:
+        UsageError: as `write`.
+    """
     vllm, model = for_vllm(runtime), _pretrained(model)
-    survey = take_survey(model, vllm=vllm)
+    survey = take_survey(model, vllm=vllm, contents=contents)
     if not survey.layers:
         survey.faults.append((type(model).__name__, "none of its linear layers is quantized"))
     said, cache, faults = cache_scales(model, vllm=vllm)
     refuse([*survey.faults, *weight_faults(survey.weights(), survey.ignored, vllm=vllm), *faults], runtime)
     schemes = {weight.layer: scheme_for(weight) for weight in survey.weights()}
+    there = survey.layers
+    if contents is not None:
+        survey.layers = {name: matrix.reading(contents) for name, matrix in there.items()}
     shared, faults = shared_scales(survey.layers, schemes) if vllm else ({}, [])
     refuse(faults, runtime)
-    small = {name: beside(matrix, schemes[name], shared.get(name)) for name, matrix in survey.layers.items()}
+    small = {name: beside(matrix, schemes[name], shared.get(name)) for name, matrix in there.items()}
     facts = huggingface.save_files(model, folder)
     # Experts come first: transformers takes the first group for theirs.
     ordered = sorted(survey.layers, key=lambda layer: not survey.layers[layer].expert)
     named = {name: schemes[layer] for layer in ordered for name in (layer, survey.layers[layer].stored)}
     untie = any(name in survey.floats for name in getattr(model, "all_tied_weights_keys", {}))
     add_to_config(folder, quantization_config(named, survey.ignored, said), untie=untie)
-    stored = write_files(folder, entries(survey, schemes, small, cache), shard_bytes)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
     config = getattr(model, "fewbit_config", None)
-    return {
+    content = {
         "class": type(model).__name__,
         "huggingface": facts,
         "config": None if config is None else config.to_dict(),
@@ -79,18 +94,29 @@ def write(
         "notes": list(notes(survey, schemes, small)),
         "dequantized": survey.dequantized,
         "aliases": survey.tied,
-        "tensors": {name: each.to_dict() for name, each in stored.items()},
     }
+    return Laid(list(entries(survey, schemes, shared, small, cache)), content)
 
 
-def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
+def check(model: Any, folder: Path, manifest: Mapping[str, Any], contents: Contents | None = None) -> None:
     """Read the files with another decoder and compare them with the model, code by code and tensor by tensor.
+
+    Args:
+        model: what was written.
+        folder: where.
+        manifest: of the folder.
+        contents: gives the values where the model has only stand-ins: then one layer of each grid is compared, and of
+            all others it is only seen whether they are there.
 
     Raises:
         DataError: a code, a scale or a tensor that is not the model's, one of the model that is not there, or one more.
     """
     model = _pretrained(model)
-    survey, (_, cache, _) = take_survey(model, vllm=manifest["runtime"] == "vllm"), cache_scales(model, vllm=False)
+    survey = take_survey(model, vllm=manifest["runtime"] == "vllm", contents=contents)
+    _, cache, _ = cache_scales(model, vllm=False)
+    compared = survey.layers
+    if contents is not None:
+        compared = {name: matrix.reading(contents) for name, matrix in samples(survey.layers).items()}
     config = orjson.loads((folder / "config.json").read_bytes())["quantization_config"]
     faults = [f"{name}: config.json takes it for codes" for name in survey.ignored if group_for(config, name)]
     with open_files(folder) as files:
@@ -98,11 +124,15 @@ def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
         for layer, matrix in survey.layers.items():
             prefix = f"{matrix.stored}."
             mine = {name for name in left if name.startswith(prefix) and name not in survey.floats}
-            parts = {name.removeprefix(prefix): files[name] for name in mine}
-            faults += [f"{layer}: {what}" for what in differences(matrix, group_for(config, layer), parts)]
+            if layer in compared:
+                parts = {name.removeprefix(prefix): files[name] for name in mine}
+                group = group_for(config, layer)
+                faults += [f"{layer}: {what}" for what in differences(compared[layer], group, parts)]
+            elif not mine:
+                faults.append(f"{layer}: it is not there")
             left -= mine
         for name, entry in (survey.floats | {name: held_entry(name, scale) for name, scale in cache.items()}).items():
-            if name not in left or not same_bits(entry.read(), files[name]):
+            if name not in left or (contents is None and not same_bits(entry.read(), files[name])):
                 faults.append(f"{name}: {'its values' if name in left else 'it is not there'}")
             left.discard(name)
     faults += [f"{name}: the model has none" for name in sorted(left)]

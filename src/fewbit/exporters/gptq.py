@@ -22,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewbit.errors import UsageError, nearest
 from fewbit.exporters._base import Destined
+from fewbit.exporters._checkpoint_files import write_checkpoint
+from fewbit.exporters._checkpoint_layout import Contents, Laid, Together
+from fewbit.exporters._checkpoint_matrix import Matrix
 from fewbit.exporters._transposed_check import Decoded, compare
-from fewbit.exporters._transposed_files import save
 from fewbit.exporters._transposed_limits import Limits, find_refusals, group_size
-from fewbit.exporters._transposed_model import Parts, take_apart
+from fewbit.exporters._transposed_model import Parts, save_config, take_apart
 from fewbit.exporters._transposed_words import from_words, half_scales, to_words, unsigned_codes, unsigned_zeros
-from fewbit.modules.quantized import get_weight
 from fewbit.modules.tensor_file import Entry
 from fewbit.numerics.qtensor import QTensor
 from fewbit.record import versions
@@ -75,52 +76,71 @@ def write(
     Raises:
         UsageError: weights the format has no place for, every reason with its layers.
     """
+    lay = partial(lay_out, model, folder, checkpoint_format=checkpoint_format)
+    return write_checkpoint(lay, folder, shard_bytes, tokenizer)
+
+
+def lay_out(model: Any, folder: Path, contents: Contents | None = None, *, checkpoint_format: str = "gptq") -> Laid:
+    """Write the configuration of a checkpoint, and say which tensors it has.
+
+    Args:
+        model: a quantized model, frozen or not.
+        folder: an empty folder.
+        contents: gives the values where the model has only stand-ins.
+        checkpoint_format: see `write`.
+
+    Raises:
+        UsageError: as `write`.
+    """
     if checkpoint_format not in _LESS:
         raise UsageError(f"checkpoint_format={checkpoint_format!r}", expected=nearest(str(checkpoint_format), _LESS))
-    parts = take_apart(model, LIMITS)
-    entries = (
-        entry for name, layer in parts.coded.items() for entry in _entries(name, layer, _LESS[checkpoint_format])
-    )
-    save(parts, folder, entries, _config(parts, checkpoint_format), shard_bytes, tokenizer)
-    return {**parts.to_dict(), "checkpoint_format": checkpoint_format}
+    parts = take_apart(model, LIMITS, contents)
+    save_config(parts, folder, _config(parts, checkpoint_format))
+    less = _LESS[checkpoint_format]
+    entries = [entry for name, matrix in parts.coded.items() for entry in _entries(name, matrix, less)]
+    return Laid(entries + parts.rest, {**parts.to_dict(), "checkpoint_format": checkpoint_format})
 
 
-def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
+def check(model: Any, folder: Path, manifest: Mapping[str, Any], contents: Contents | None = None) -> None:
     """Read the files back, bit by bit, and compare every code, scale and tensor with the model's own.
+
+    Args:
+        model: what was written.
+        folder: where.
+        manifest: of the folder.
+        contents: gives the values where the model has only stand-ins: then one layer of each grid is compared, and of
+            all else it is only seen whether it is there.
 
     Raises:
         DataError: something that differs, is missing or is too much.
     """
     less = _LESS[manifest["checkpoint_format"]]
-    compare(take_apart(model, LIMITS), folder, ("qweight", "qzeros", "scales", "g_idx"), partial(_decode, less))
+    parts, suffixes = take_apart(model, LIMITS, contents), ("qweight", "qzeros", "scales", "g_idx")
+    compare(parts, folder, suffixes, partial(_decode, less), sampled=contents is not None)
 
 
-def _entries(name: str, layer: nn.Module, less: int) -> Iterator[Entry]:
-    """The four tensors of a layer; each is made when it is its turn."""
-    weight = get_weight(layer, "weight")
-    (out, columns), bits, groups = weight.shape, weight.grid.dtype.bits, weight.scale.shape[1]
-    yield Entry(f"{name}.qweight", torch.int32, (columns * bits // 32, out), partial(_qweight, layer))
-    yield Entry(f"{name}.qzeros", torch.int32, (groups, out * bits // 32), partial(_qzeros, layer, less))
-    yield Entry(f"{name}.scales", torch.float16, (groups, out), partial(_scales, layer))
-    yield Entry(f"{name}.g_idx", torch.int32, (columns,), partial(_g_idx, columns, weight.block[1]))
+def _entries(name: str, matrix: Matrix, less: int) -> Iterator[Entry]:
+    """The four tensors of a layer, made together."""
+    (out, columns), bits = matrix.shape, matrix.grid.dtype.bits
+    groups = columns // matrix.block[1]
+    made = Together(partial(_tensors, matrix, less))
+    for part, dtype, shape in (
+        ("qweight", torch.int32, (columns * bits // 32, out)),
+        ("qzeros", torch.int32, (groups, out * bits // 32)),
+        ("scales", torch.float16, (groups, out)),
+        ("g_idx", torch.int32, (columns,)),
+    ):
+        yield Entry(f"{name}.{part}", dtype, shape, partial(made.take, part))
 
 
-def _qweight(layer: nn.Module) -> Tensor:
-    weight = get_weight(layer, "weight")
-    return to_words(unsigned_codes(weight), weight.grid.dtype.bits).T
-
-
-def _qzeros(layer: nn.Module, less: int) -> Tensor:
-    weight = get_weight(layer, "weight")
-    return to_words(unsigned_zeros(weight).T - less, weight.grid.dtype.bits)
-
-
-def _scales(layer: nn.Module) -> Tensor:
-    return half_scales(get_weight(layer, "weight")).T
-
-
-def _g_idx(columns: int, width: int) -> Tensor:
-    return torch.arange(columns, dtype=torch.int32) // width
+def _tensors(matrix: Matrix, less: int) -> dict[str, Tensor]:
+    weight, bits = matrix.read(), matrix.grid.dtype.bits
+    return {
+        "qweight": to_words(unsigned_codes(weight), bits).T,
+        "qzeros": to_words(unsigned_zeros(weight).T - less, bits),
+        "scales": half_scales(weight).T,
+        "g_idx": torch.arange(weight.shape[1], dtype=torch.int32) // weight.block[1],
+    }
 
 
 def _decode(less: int, tensors: Mapping[str, Tensor], weight: QTensor) -> Decoded:
@@ -133,7 +153,7 @@ def _decode(less: int, tensors: Mapping[str, Tensor], weight: QTensor) -> Decode
 
 
 def _config(parts: Parts, checkpoint_format: str) -> dict[str, Any]:
-    kinds = {name: _kind(layer) for name, layer in parts.coded.items()}
+    kinds = {name: (matrix.grid.dtype.bits, group_size(matrix.grid)) for name, matrix in parts.coded.items()}
     (bits, size), _ = Counter(kinds.values()).most_common(1)[0]
     dynamic: dict[str, dict[str, int]] = {f"-:^{re.escape(name)}$": {} for name in parts.floats}
     for name, kind in kinds.items():
@@ -152,8 +172,3 @@ def _config(parts: Parts, checkpoint_format: str) -> dict[str, Any]:
         "modules_in_block_to_quantize": [list(parts.coded)],
         "meta": {"quantizer": [f"fewbit:{versions()['fewbit']}"]},
     }
-
-
-def _kind(layer: nn.Module) -> tuple[int, int]:
-    grid = get_weight(layer, "weight").grid
-    return grid.dtype.bits, group_size(grid)

@@ -9,7 +9,7 @@ does to the model's answers (`harm`), and chooses (`place`) before anything is c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,6 +82,16 @@ class PlacingView(ModelView, Protocol):
 
         Raises:
             UsageError: a target that the backend does not know.
+        """
+
+    def leave(self, nodes: Collection[str]) -> None:
+        """Say which nodes stay in float, before `sites`.
+
+        Units that would be computed as one with such a node, as a layer with the function that clips it, are then made
+        without it.
+
+        Args:
+            nodes: by name.
         """
 
     def hidden(self) -> dict[str, str]:

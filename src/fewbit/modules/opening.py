@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fewbit import registry
+from fewbit.data.near_paths import near_paths
 from fewbit.data.program import open_program
 from fewbit.errors import DataError, UsageError, require
 from fewbit.modules import manifest
@@ -21,8 +22,8 @@ from fewbit.modules.loading import call_factory, load_folder
 from fewbit.modules.state_file import PICKLED, read_pickled, read_safetensors
 
 _EXPECTED = (
-    "a Hugging Face folder, a .pt2 program, a .safetensors or .pt state dict with a factory, a folder fewbit exported, "
-    "or file.py:function"
+    "an .onnx file, a Hugging Face folder, a .pt2 program, a .safetensors or .pt state dict with a factory, a folder "
+    "fewbit exported, or file.py:function"
 )
 
 
@@ -42,9 +43,8 @@ def open_model(path: str | Path, factory: Callable[[], nn.Module] | str | None =
     """
     if registry.is_reference(path):
         return call_factory(str(path)).eval()
+    refuse_missing(path)
     place = Path(path).expanduser()
-    if not place.exists():
-        raise UsageError(f"no file or folder {str(path)!r}", where=path, expected=_EXPECTED, try_=_near(place))
     if place.is_dir():
         return _folder(place, factory)
     suffix = place.suffix.lower()
@@ -56,7 +56,24 @@ def open_model(path: str | Path, factory: Callable[[], nn.Module] | str | None =
         return _filled(place, read_safetensors(place), factory)
     if suffix in PICKLED:
         return _filled(place, read_pickled(place), factory)
-    raise UsageError(f"{place.name!r} is not a PyTorch model", where=place, expected=_EXPECTED)
+    if suffix == ".onnx":
+        raise UsageError(f"{place.name!r} is an ONNX model", where=place, expected="a PyTorch model")
+    raise UsageError(
+        f"{place.name!r} is no model that can be told by its name",
+        where=place,
+        expected=_EXPECTED,
+        try_=None if suffix else "give it the ending of what it is, such as .onnx",
+    )
+
+
+def refuse_missing(path: str | Path) -> None:
+    """Refuse a path with nothing there, and name those like it.
+
+    Raises:
+        UsageError: there is no such file or folder.
+    """
+    if not Path(path).expanduser().exists():
+        raise UsageError(f"no file or folder {str(path)!r}", where=path, expected=_EXPECTED, try_=near_paths(path))
 
 
 def _folder(folder: Path, factory: Callable[[], nn.Module] | str | None) -> nn.Module:
@@ -64,12 +81,14 @@ def _folder(folder: Path, factory: Callable[[], nn.Module] | str | None) -> nn.M
         return load_folder(folder, manifest.read(folder), factory=factory)
     if (folder / "config.json").is_file():
         return _pretrained(folder)
-    inside = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".safetensors", ".pt2", *PICKLED))
+    kinds = {path.suffix.lower(): str(path) for path in sorted(folder.iterdir(), reverse=True)}
+    known = [".onnx", ".safetensors", ".pt2", *(() if ".onnx" in kinds else PICKLED)]  # whose weights may be a .bin
+    inside = [kinds[suffix] for suffix in known if suffix in kinds]
     raise UsageError(
         f"the folder {str(folder)!r} has no config.json and no {manifest.NAME}",
         where=folder,
         expected=_EXPECTED,
-        try_=f"name the file itself, such as {str(inside[0])!r}" if inside else None,
+        try_=f"name the file itself, such as {' or '.join(map(repr, inside))}" if inside else None,
     )
 
 
@@ -170,11 +189,3 @@ def _misfit(path: Path, model: nn.Module, why: str) -> DataError:
         where=path,
         expected="the same names and shapes in both; tensors that the factory ties, under any one of their names",
     )
-
-
-def _near(place: Path) -> str | None:
-    from difflib import get_close_matches
-
-    names = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
-    close = get_close_matches(place.name, names, n=3)
-    return f"did you mean {' or '.join(repr(str(place.parent / name)) for name in close)}?" if close else None

@@ -2,7 +2,8 @@
 """Tensors in files of the safetensors format: written one tensor at a time, read back mapped and checked.
 
 A file is the length of its header (eight bytes), the header as JSON, the tensors' bytes. It is written here, so that
-memory holds one tensor and not a file; it is read by the safetensors library, so that it has a second reader.
+memory holds one tensor, or a piece of one, and not a file; it is read by the safetensors library, so that it has a
+second reader.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from fewbit.errors import DataError, require
 
-# What every version of the format has. Other dtypes are kept as bytes, and the manifest says what they are.
-_NAMES = {
+# What every version of the format has, as it calls them. Other dtypes are kept as bytes, and the manifest says what they
+# are.
+NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -49,12 +51,14 @@ class Entry:
         dtype: its dtype.
         shape: its shape.
         read: gives the tensor; called once, when it is its turn.
+        pieces: gives it instead in pieces that follow one another, where it is too large to be held whole.
     """
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
+    pieces: Callable[[], Iterable[Tensor]] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -77,21 +81,23 @@ class Stored:
         return {"file": self.file, "dtype": dtype, "shape": list(self.shape), "sha256": self.sha256}
 
 
-def write(path: Path, entries: Iterable[Entry], *, format: str = "fewbit") -> dict[str, Stored]:
+def write(path: Path, entries: Iterable[Entry], *, format: str = "fewbit", hashed: bool = True) -> dict[str, Stored]:
     """Write a new file and say what is in it.
 
-    The widest dtypes come first: a reader that maps the file then finds every tensor aligned.
+    In the file the widest dtypes come first: a reader that maps it then finds every tensor aligned. They are asked for
+    in the order they are given, each written to its place: what is made together need not be kept until later.
 
     Args:
         path: where there is no file yet.
         entries: the tensors.
         format: whose file it says it is; transformers reads those of `"pt"`.
+        hashed: take the hash of every tensor; without, those in the result are empty.
     """
-    ordered = sorted(entries, key=lambda entry: -entry.dtype.itemsize)
+    given = list(entries)
     header: dict[str, Any] = {"__metadata__": {"format": format}}
     offset = 0
-    for entry in ordered:
-        known = _NAMES.get(entry.dtype)
+    for entry in sorted(given, key=lambda entry: -entry.dtype.itemsize):
+        known = NAMES.get(entry.dtype)
         header[entry.name] = {
             "dtype": known or "U8",
             "shape": list(entry.shape) if known else [entry.nbytes],
@@ -103,12 +109,18 @@ def write(path: Path, entries: Iterable[Entry], *, format: str = "fewbit") -> di
     table = {}
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for entry in ordered:
-            content = _bytes(entry.read())
-            assert content.nbytes == entry.nbytes, entry.name
-            file.write(content)
-            digest = hashlib.sha256(content).hexdigest()
-            table[entry.name] = Stored(path.name, entry.dtype, entry.shape, digest)
+        for entry in given:
+            begin, end = header[entry.name]["data_offsets"]
+            file.seek(8 + len(text) + begin)
+            found = hashlib.sha256()
+            for piece in (entry.read(),) if entry.pieces is None else entry.pieces():
+                content = _bytes(piece)
+                begin += content.nbytes
+                file.write(content)
+                if hashed:
+                    found.update(content)
+            assert begin == end, entry.name
+            table[entry.name] = Stored(path.name, entry.dtype, entry.shape, found.hexdigest() if hashed else "")
     return table
 
 
@@ -175,7 +187,7 @@ def _compare_names(path: Path, have: set[str], want: set[str]) -> None:
 
 def _checked(path: Path, name: str, tensor: Tensor, stored: Stored, verify: bool) -> Tensor:
     where = f"{path}: {name}"
-    if stored.dtype not in _NAMES:
+    if stored.dtype not in NAMES:
         raw_bytes = prod(stored.shape) * stored.dtype.itemsize
         if tensor.dtype is torch.uint8 and tuple(tensor.shape) == (raw_bytes,):
             tensor = tensor.view(stored.dtype).reshape(stored.shape) if raw_bytes else _empty(stored)

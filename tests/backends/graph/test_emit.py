@@ -11,7 +11,7 @@ import pytest
 from onnx.helper import make_node as node
 
 from fewbit.backends.graph.targets import TARGETS
-from onnx_graphs import model, random
+from onnx_graphs import FLOAT, model, random
 from placed_graphs import Quantized, eager, items_of
 
 PICTURE, ROWS = (1, 8, 12, 12), (2, 5, 16)
@@ -98,9 +98,18 @@ CHAINS = {
         [conv("x", "c"), op("HardSigmoid", "c", "g"), op("Concat", "g x", "a", axis=1), conv("a", "y", "v")],
         WIDE | {"w": weight(8, 8, 1, 1) * 3}, {"QLinearAdd": 1, "QLinearConcat": 1}, 2,
     ),
-    "a gate and one": (
+    "a gate and a little": (
         [conv("x", "c"), op("HardSigmoid", "c", "g"), op("Add", "g n", "a"), conv("a", "y", "v", **SAME)],
-        LAST | {"w": weight(8, 8, 1, 1) * 3, "n": np.float32(1)}, {"QLinearAdd": 1}, 2,
+        LAST | {"w": weight(8, 8, 1, 1) * 3, "n": np.float32(0.2)}, {"QLinearAdd": 1}, 2,
+    ),
+    "a gate and one, whose codes are its own": (
+        [conv("x", "c"), op("HardSigmoid", "c", "g"), op("Add", "g n", "a"), conv("a", "y", "v", **SAME)],
+        LAST | {"w": weight(8, 8, 1, 1) * 3, "n": np.float32(1)}, {"QLinearAdd": 2}, 2,
+    ),
+    "what is scaled and shifted far, beside what is not": (
+        [conv("x", "c"), op("Mul", "c two", "m"), op("Sub", "m n", "a"), op("Sub", "a n", "b"),
+         conv("b", "d", "v", **SAME), conv("c", "e", "v", **SAME), op("Add", "d e", "y")],
+        LAST | {"two": np.float32(2), "n": np.float32(9)}, {"QLinearAdd": 2}, 3,
     ),
     "squeeze and excite": (
         [conv("x", "c"), op("Relu", "c", "r"), op("GlobalAveragePool", "r", "p"), conv("p", "s", "k"),
@@ -194,7 +203,7 @@ def test_operator_sets_that_have_no_scales_by_axis(opset):
 @pytest.mark.parametrize("opset", [11, 12])
 def test_a_gate_that_codes_cannot_clip_is_a_float_one(opset):
     nodes = [conv("x", "c"), op("HardSigmoid", "c", "g"), op("Add", "g n", "a"), conv("a", "y", "v", **SAME)]
-    constants = LAST | {"w": weight(8, 8, 1, 1) * 3, "n": np.float32(1)}
+    constants = LAST | {"w": weight(8, 8, 1, 1) * 3, "n": np.float32(0.2)}
     made = Quantized(
         model(nodes, {"x": PICTURE}, {"y": None}, constants, opset), items_of(x=PICTURE), raised=False
     ).check()
@@ -396,8 +405,8 @@ def test_a_layer_left_in_float_between_codes_is_in_float(name):
     )
     made.check()
     assert [name for name, _ in made.executed.float_nodes] == ["c"] and sum(made.executed.integer.values()) == 2
-    # Its own weight is the float one: no codes of it are there.
-    assert not any(c.name.startswith("c.weight") for c in made.proto.graph.initializer)
+    own = next(n for n in nodes if n.name == "c").input[1]
+    assert FLOAT in [c.data_type for c in made.proto.graph.initializer if c.name == own]
 
 
 def test_a_scale_that_has_to_hold_a_bias_does_not_change_the_weight():
@@ -405,7 +414,7 @@ def test_a_scale_that_has_to_hold_a_bias_does_not_change_the_weight():
     nodes, constants, _, _ = CHAINS["a large bias beside almost nothing"]
     made = quantized(nodes, constants, opset=14, x=PICTURE)
     found = {c.name: onnx.numpy_helper.to_array(c) for c in made.proto.graph.initializer}
-    scale, codes = found["c.weight.scale"].reshape(-1, 1, 1, 1), found["c.weight.codes"].astype(np.float64)
+    scale, codes = found["w.scale"].reshape(-1, 1, 1, 1), found["w.codes"].astype(np.float64)
     assert np.abs(codes[-1]).max() < 10 and np.abs(codes[0]).max() >= 127
     assert (np.abs(codes * scale - constants["w"]) <= 1.01 * scale).all()
     assert np.abs(found["c.bias.codes"].astype(np.int64)).max() < 2**31 - 1

@@ -6,6 +6,7 @@ import onnx
 import pytest
 from onnx.helper import make_node as node
 
+from fewbit.backends.graph import gating
 from fewbit.backends.graph.gating import Gated, answers, distance
 from fewbit.backends.graph.grids import CodeScale
 from fewbit.backends.graph.opening import open_graph
@@ -94,3 +95,41 @@ def test_distances_of_answers_that_are_not_numbers_or_all_the_same():
     assert distance([[masked]], [[np.array([0.0, 2.0, 4.0])]]) == 1.0
     assert distance([[np.ones(4)]], [[np.ones(4) + 1e-9]]) < 1e-9
     assert distance([[np.zeros(4)]], [[np.zeros(4)]]) == 0.0 and distance([[np.zeros(4)]], [[np.ones(4)]]) == 1.0
+
+
+def with_sequence(*outputs):
+    """A model that gives a sequence of what it computes and of a part of that, of another length."""
+    nodes = [
+        node("MatMul", ["x", "a"], ["y"], name="one"), node("Slice", ["y", "from", "to"], ["part"], name="part"),
+        node("SequenceConstruct", ["y", "part"], ["s"], name="s"),
+    ]  # fmt: skip
+    numbers = {"from": np.array([0]), "to": np.array([2])}
+    proto = model(nodes, {"x": [3, 6]}, {"y": [3, 8]}, WEIGHTS | numbers)
+    known = {"y": proto.graph.output[0], "s": onnx.helper.make_tensor_sequence_value_info("s", 1, None)}
+    del proto.graph.output[:]
+    proto.graph.output.extend([known[name] for name in outputs])
+    onnx.checker.check_model(proto)
+    return open_graph(proto)
+
+
+@pytest.mark.parametrize("outputs", [("y", "s"), ("s",)])
+def test_a_sequence_is_judged_by_what_it_is_made_of(outputs):
+    made = with_sequence(*outputs)
+    assert [value.name for group in answers(made.graph) for value in group] == ["y", "part"]
+    assert Gated(made, {"x": SCALES["x"]}).harm([{"x": random(3, 6)}])["x"] > 0
+
+
+def test_the_group_that_does_the_most_for_its_size_is_halved_first(monkeypatch):
+    """Nine that do more together than four, but less each: the four are told apart, the nine are not."""
+    harms = [1.5, 0.7, 0.0, 0.0, *[0.02] * 5, *[0.25] * 9]
+    asked = []
+
+    def measure(group):
+        asked.append(tuple(group))
+        return sum(harms[index] for index in group)
+
+    monkeypatch.setattr(gating, "_RUNS", 6)
+    found = list(gating._halved(list(range(18)), measure, 0.0))
+    assert sorted(index for _, group in found for index in group) == list(range(18))
+    assert all(harm == pytest.approx(sum(harms[index] for index in group)) for harm, group in found)
+    assert asked[1:] == [tuple(range(9)), tuple(range(9, 18)), (0, 1, 2, 3), (4, 5, 6, 7, 8), (0, 1), (2, 3)]

@@ -146,3 +146,35 @@ def test_parts_of_very_different_ranges_keep_scales_of_their_own():
     ranges = {"a": (0.0, 1.0), "b": (-4.0, 4.0), "both": (-4.0, 4.0)}
     scales = code_scales(families([unit("concat", [a, b], both)], ranges), ranges)
     assert scales["b"] == scales["both"] and scales["a"] == CodeScale(1 / 255, 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "factor", "offset", "joined"),
+    [
+        ((-1.0, 1.0), 1.0, 0.2, True),  # zero on either side is inside the other
+        ((-1.0, 1.0), 1.0, 200.0, False),  # of 255 steps, x would keep three
+        ((99.0, 101.0), 1.0, -100.0, False),  # of 255 steps, the sum would keep five
+        ((0.0, 1.0), 1.0, 1.0, False),  # twice as wide as x needs
+        ((0.0, 255.0), 2 / 255, -1.0, True),  # pixels
+        ((-1.0, 1.0), 1e-3, 0.0, True),
+    ],
+)
+def test_a_value_and_its_sum_with_something_large_keep_scales_of_their_own(x, factor, offset, joined):
+    a, b = ir.Value(name="a"), ir.Value(name="b")
+    ranges = {"a": x, "b": tuple(end * factor + offset for end in x)}
+    parts = [unit("affine", [a], b, factor, offset)]
+    scales = code_scales(families(parts, ranges), ranges)
+    assert scales["b"].follows(scales["a"], factor, offset) == joined
+    for name, (low, high) in ranges.items():
+        own = max(high, 0) - min(low, 0)
+        steps = 256 if joined else 255  # a common scale may be larger by less than a step in all, to divide the offset
+        assert scales[name].scale * 255 <= (1.25 if joined else 1.0) * own * steps / 255 * (1 + 1e-6)
+
+
+@given(graphs())
+def test_what_shares_codes_follows(made):
+    parts, ranges = made
+    scales = code_scales(families(parts), ranges)
+    for it in parts:
+        if it.kind == "affine":
+            assert scales[it.out.name].follows(scales[it.reads[0].name], it.factor, it.offset)

@@ -7,10 +7,11 @@ import onnx_ir as ir
 import pytest
 from onnx.helper import make_node as node
 
+import fewbit
 from fewbit.backends.graph.layers import layers
 from fewbit.backends.graph.opening import open_graph, quantized_nodes
 from fewbit.errors import DataError, UsageError
-from onnx_graphs import model, random
+from onnx_graphs import model, random, run
 
 
 def linear(opset=13):
@@ -80,3 +81,66 @@ def test_weights_are_seen_as_outputs_and_inputs(op, shape, attributes, axes):
     assert found.axes == axes and found.reads == 0
     ours = np.transpose(random(*shape), axes)
     assert ours.shape[found.stack : found.stack + 2] == (6, 4)
+
+
+def out_of_order():
+    nodes = [node("Relu", ["m"], ["y"], name="last"), node("MatMul", ["x", "w"], ["m"], name="first")]
+    return model(nodes, {"x": [2, 4]}, {"y": None}, {"w": random(4, 6)})
+
+
+def test_nodes_in_any_order_are_sorted():
+    """Runtimes take them so, and converters write them so; what is copied and worked on must be in order."""
+    opened = open_graph(out_of_order())
+    assert [n.name for n in opened.graph] == ["first", "last"] and len(opened.clone().graph) == 2
+    x = random(2, 4, seed=1)
+    np.testing.assert_array_equal(run(ir.to_proto(opened), x=x)[0], run(out_of_order(), x=x)[0])
+
+
+def test_branches_are_sorted_too():
+    inner = [node("Relu", ["m"], ["t"], name="last"), node("MatMul", ["h", "w"], ["m"], name="first")]
+    branches = [onnx.helper.make_graph(inner, "t", [], [onnx.helper.make_tensor_value_info("t", 1, None)])] * 2
+    nodes = [
+        node("If", ["large"], ["y"], name="if", then_branch=branches[0], else_branch=branches[1]),
+        node("ReduceMax", ["h"], ["most"], name="most", keepdims=0), node("Neg", ["x"], ["h"], name="neg"),
+        node("Greater", ["most", "n"], ["large"], name="large"),
+    ]  # fmt: skip
+    constants = {"w": random(4, 4), "n": np.float32(0)}
+    opened = open_graph(model(nodes, {"x": [2, 4]}, {"y": [2, 4]}, constants))
+    assert [n.name for n in opened.graph] == ["neg", "most", "large", "if"]
+    assert [[n.name[:4] for n in graph] for graph in opened.graph.subgraphs()] == [["firs", "last"]] * 2
+
+
+def test_the_order_of_sorted_nodes_stays():
+    names = ["b", "a", "d", "c"]
+    nodes = [node("Relu", ["x"], [f"{name}.out"], name=name) for name in names]
+    proto = model(nodes, {"x": [2]}, {f"{name}.out": None for name in names}, {})
+    assert [n.name for n in open_graph(proto).graph] == names
+
+
+def test_nodes_that_wait_for_one_another():
+    nodes = [node("Add", ["x", "b"], ["a"], name="one"), node("Neg", ["a"], ["b"], name="two")]
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        open_graph(model(nodes, {"x": [2]}, {"b": None}, {}))
+    assert caught.value.code == "model-unreadable"
+
+
+def test_a_model_of_the_callers_is_not_sorted_for_him():
+    given = ir.from_proto(out_of_order())
+    with pytest.raises(UsageError, match="not in order"):
+        open_graph(given)
+    assert [n.name for n in given.graph] == ["last", "first"]
+
+
+def test_what_the_converter_to_float16_writes(tmp_path):
+    """With `keep_io_types` it puts the casts of inputs at the end of the file."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    nodes = [node("Conv", ["x", "w"], ["c"], name="conv"), node("Relu", ["c"], ["y"], name="relu")]
+    proto = model(nodes, {"x": [1, 4, 8, 8]}, {"y": [1, 6, 6, 6]}, {"w": random(6, 4, 3, 3)})
+    half = convert_float_to_float16(proto, keep_io_types=True)
+    assert [n.op_type for n in half.graph.node][-2:] == ["Cast", "Cast"]
+    assert [n.op_type for n in open_graph(half).graph] == ["Cast", "Conv", "Relu", "Cast"]
+    items = [{"x": random(1, 4, 8, 8, seed=seed)} for seed in range(6)]
+    small = fewbit.quantize(half, items, advanced_parameters={"price": float("inf")})
+    wanted, found = (run(each, **items[0])[0] for each in (half, small))
+    assert found.dtype == np.float32 and np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()

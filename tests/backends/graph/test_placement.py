@@ -27,7 +27,7 @@ def graph():
     nodes = [
         node("Conv", ["x", "w"], ["c"], name="c"), node("Relu", ["c"], ["r"], name="r"),
         node("Conv", ["x", "v"], ["d"], name="d"), node("Concat", ["r", "d"], ["cat"], name="cat", axis=1),
-        node("Transpose", ["cat"], ["t"], name="t", perm=[0, 1, 3, 2]), node("Mul", ["t", "n"], ["s"], name="s"),
+        node("Transpose", ["cat"], ["t"], name="t", perm=[0, 1, 3, 2]), node("Add", ["t", "n"], ["s"], name="s"),
         node("Add", ["s", "cat"], ["a"], name="a"), node("Tanh", ["a"], ["h"], name="h"),
         node("Mul", ["h", "a"], ["m"], name="m"), node("Reshape", ["m", "flat"], ["f"], name="f"),
         node("Gemm", ["f", "g"], ["y"], name="y"),
@@ -178,3 +178,16 @@ def test_a_branch_reads_too():
     board = Board(units(made.graph), _eager(), value_shapes(made, {"x": random(1, 2, 2, 2)}))
     (edge,) = [edge for edge in board.edges if edge.value.name == "c"]
     assert [unit.name for unit in edge.readers] == ["if"]
+
+
+def test_a_sum_with_a_number_is_looked_at_by_itself_and_a_product_follows():
+    """Codes from zero to what something large was added to are further apart than those of what it was added to."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="c"), node("Mul", ["c", "n"], ["m"], name="m"),
+        node("Add", ["c", "n"], ["a"], name="a"), node("Concat", ["m", "a"], ["y"], name="y", axis=1),
+    ]  # fmt: skip
+    made = open_graph(model(nodes, {"x": [1, 2, 2, 2]}, {"y": None}, {"w": random(2, 2, 1, 1), "n": np.float32(2)}))
+    board = Board(units(made.graph), _eager(), value_shapes(made, {"x": random(1, 2, 2, 2)}))
+    assert [value.name for value in board.sites()] == ["x", "c", "a", "y"]
+    harm = Harm({"c": 1e-3, "a": 1.0})
+    assert board.place(harm, 0.0).harm == pytest.approx(1.001) and board.place(harm, 100.0).harm < 1

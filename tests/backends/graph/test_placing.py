@@ -7,12 +7,16 @@ import pytest
 import torch
 from onnx.helper import make_node as node
 
+from fewbit.backends.graph import view as seen
+from fewbit.backends.graph.catalogue import catalogue
 from fewbit.backends.graph.executed import executed
 from fewbit.backends.graph.grids import CodeScale
-from fewbit.backends.graph.placing import INSIDE, NO_CODES, scale_of
+from fewbit.backends.graph.placing import NO_CODES, scale_of
 from fewbit.backends.graph.saving import to_proto
+from fewbit.backends.graph.unable import INSIDE
 from fewbit.backends.graph.view import GraphView
 from fewbit.model.placing import Rounding
+from fewbit.model.points import Role
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import from_range
@@ -108,3 +112,34 @@ def test_scales_as_uint8_has_them(dtype, ends):
     grid = Grid(dtype, symmetric=False)
     found = scale_of(from_range(torch.tensor([ends[0]]), torch.tensor([ends[1]]), grid, (1,)))
     assert found.scale == pytest.approx(5.1 / 255) and found.zero == CodeScale(5.1 / 255, 0).code(-ends[0])
+
+
+@pytest.mark.parametrize("left", [(), ("relu",)])
+def test_a_layer_is_placed_without_the_clipping_that_stays_in_float(left):
+    made = view()
+    made.leave(left)
+    assert ("one" in {point.layer for point in made.sites(None)}) == bool(left)
+    placed = place(made, forbidden=dict.fromkeys(left, "asked for"))
+    assert placed.layers == {"one", "two", "three"} and placed.kept == dict.fromkeys(left, "asked for")
+    x = random(40, 64)
+    wanted = answers(to_proto(made.model), {"x": x})[0]
+    twin = made.copy()
+    weights = {p.layer: codes_of(made.read(p)) for p in made.points() if p.role is Role.weight}
+    ranges = dict.fromkeys(made.sites(None), (-8.0, 8.0))
+    twin.settle(placed, ranges, weights)
+    assert sum(executed(twin.model).integer.values()) == 3
+    off = answers(to_proto(twin.model), {"x": x})[0] - wanted
+    assert np.square(off).mean() < 2e-2 * np.square(wanted).mean()
+
+
+def test_many_shifts_look_the_graph_through_once(monkeypatch):
+    made, looked = view(), []
+    before = [point.name for point in made.points()]
+    monkeypatch.setattr(seen, "catalogue", lambda model: looked.append(1) or catalogue(model))
+    for layer in ("one", "two", "three"):
+        made.shift(layer, torch.ones(32 if layer == "three" else 96))
+        assert made.types(layer) == ("MatMul",)
+    assert not looked and [point.name for point in made.points()] == before
+    fresh = GraphView.of(to_proto(made.model))
+    assert [point.name for point in fresh.points()] == before and "one.shift" in made.layers()
+    assert made.types("one.shift") == ("Add",)

@@ -14,12 +14,14 @@ import pytest
 import torch
 from onnx import helper
 
+from fewbit.backends.graph import sights
+from fewbit.backends.graph.adding import values_of
 from fewbit.backends.graph.layers import layers
-from fewbit.backends.graph.probing import STEPS, Probe
+from fewbit.backends.graph.probing import Probe
 from fewbit.backends.graph.running import Sight, run
 from fewbit.backends.graph.shaping import value_shapes
 from fewbit.errors import DataError, UsageError
-from fewbit.model.watch import HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, VALUES, WINDOWS, Watch
+from fewbit.model.watch import COUNT, HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, VALUES, WINDOWS, Watch
 from onnx_graphs import model, random
 
 
@@ -82,13 +84,13 @@ def test_statistics_run_right_after_their_value(tmp_path):
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
     session = onnxruntime.InferenceSession(ir.to_proto(probe.model).SerializeToString(), options)
-    session.run(None, {**items(1)[0], STEPS: np.ones(6, np.int64)})
+    session.run(None, probe.feed(items(1)[0], [1] * 6))
     events = json.loads(Path(session.end_profiling()).read_text())
     ran = [event["args"]["op_name"] for event in events if event["name"].endswith("_kernel_time")]
     places = [place for place, op in enumerate(ran) if "Conv" in op]
     assert len(places) == 6
     for start, end in zip(places, [*places[1:], len(ran)]):
-        assert ran[start:end].count("ReduceMax") == ran[start:end].count("ReduceMin") == 1
+        assert all(ran[start:end].count(op) == 1 for op in ("ReduceMax", "ReduceMin", "Shape"))
 
 
 def test_the_model_is_left_alone_and_what_nobody_needs_is_not_run():
@@ -218,3 +220,46 @@ def test_values_that_cannot_be_watched():
     watch, seen = watching(HIGH)
     run(graph, feeds, [Sight("y", 1, watch)])
     assert seen[0][1][HIGH].tolist() == np.maximum(feeds[0]["x"], 0).max(0).tolist()
+
+
+def test_lengths_beyond_what_float32_counts():
+    count = (1 << 24) + 1
+    graph = ir.from_proto(model([helper.make_node("Relu", ["x"], ["y"])], {"x": [None]}, {"y": None}, {}))
+    watch, seen = watching(COUNT, SAMPLE)
+    run(graph, [{"x": np.ones(count, np.float32)}], [Sight("y", None, watch)])
+    assert int(seen[0][1][COUNT]) == count and len(seen[0][1][SAMPLE]) >= 1024
+
+
+def test_what_is_empty_is_not_shown():
+    """Rows above a threshold, of which an item may have none, as pictures that a convolution reads."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], axes=[1], keepdims=0),
+        helper.make_node("Greater", ["most", "n"], ["large"]), helper.make_node("NonZero", ["large"], ["found"]),
+        helper.make_node("Squeeze", ["found", "first"], ["rows"]), helper.make_node("Gather", ["x", "rows"], ["r"]),
+        helper.make_node("Reshape", ["r", "shape"], ["p"]), helper.make_node("Conv", ["p", "w"], ["y"], name="conv"),
+    ]  # fmt: skip
+    constants = {
+        "n": np.float32(0), "first": np.array([0]), "shape": np.array([-1, 2, 4, 4]), "w": random(3, 2, 3, 3),
+    }  # fmt: skip
+    graph = ir.from_proto(model(nodes, {"x": ["n", 32]}, {"y": None}, constants))
+    layer = next(layer for layer in layers(graph.graph) if layer.name == "conv")
+    feeds = [{"x": np.abs(random(3, 32, seed=seed)) * (-1 if seed in (1, 2) else 1)} for seed in range(4)]
+    shown = {}
+    for name, features, needs in (
+        ("r", None, {LOW, SAMPLE}), ("p", None, {LOW, HIGH, SAMPLE, SQUARE, VALUES}), ("y", 1, {SUM, SQUARE, LOW}),
+    ):  # fmt: skip
+        watch, shown[name] = watching(*needs)
+        run(graph, feeds, [Sight(name, features, watch)])
+        assert [item for item, _ in shown[name]] == [0, 3]
+    met, taps = watching(TAPS, WINDOWS, SQUARE)
+    run(graph, feeds, [Sight("p", 1, met, layer)])
+    assert [item for item, _ in taps] == [0, 3]
+    torch.testing.assert_close(shown["p"][1][1][LOW], torch.tensor([feeds[3]["x"].min()]))
+    torch.testing.assert_close(shown["y"][0][1][SUM], values_by_hand(graph, "y", feeds[0]).double().sum((0, 2, 3)))
+
+
+def test_the_values_of_a_graph_are_looked_up_once(monkeypatch):
+    graph, looked = chain(), []
+    monkeypatch.setattr(sights, "values_of", lambda graph: looked.append(1) or values_of(graph))
+    run(graph, items(1), [Sight(f"r{index}", 1, watching(LOW)[0]) for index in range(4)])
+    assert len(looked) == 1

@@ -199,3 +199,28 @@ def test_operators_of_other_domains_are_left_alone():
     proto.graph.node.append(node("Conv", ["a", "a"], ["y"], name="theirs", domain="theirs"))
     proto.opset_import.append(onnx.helper.make_opsetid("theirs", 1))
     assert [unit.kind for unit in units(open_graph(proto).graph)] == ["pass", "other"]
+
+
+@pytest.mark.parametrize(("apart", "wanted"), [
+    ((), [("conv", "Conv+Relu"), ("add", "Add+Clip")]),
+    (("r",), [("conv", "Conv"), ("pass", "Relu"), ("add", "Add+Clip")]),
+    (("y", "r"), [("conv", "Conv"), ("pass", "Relu"), ("add", "Add"), ("pass", "Clip")]),
+])  # fmt: skip
+def test_units_without_the_clipping_that_stays_in_float(apart, wanted):
+    nodes = [
+        conv(), node("Relu", ["c"], ["r"], name="r"), node("Add", ["r", "x"], ["a"], name="a"),
+        node("Clip", ["a"], ["y"], name="y"),
+    ]  # fmt: skip
+    graph = open_graph(model(nodes, PICTURE, {"y": None}, {"w": random(4, 4, 1, 1)}, 14)).graph
+    assert [(unit.kind, "+".join(n.op_type for n in unit.nodes)) for unit in units(graph, apart)] == wanted
+
+
+def test_units_without_the_bias_that_stays_in_float():
+    nodes = [
+        node("MatMul", ["x", "m"], ["a"], name="a"), node("Add", ["a", "b"], ["c"], name="c"),
+        node("Relu", ["c"], ["y"], name="y"),
+    ]  # fmt: skip
+    graph = open_graph(model(nodes, ROWS, {"y": None}, {"m": random(4, 4), "b": random(4)}, 14)).graph
+    assert [unit.kind for unit in units(graph)] == ["linear"]
+    assert [unit.kind for unit in units(graph, ["c"])] == ["linear", "other", "pass"]
+    assert units(graph, ["c"])[0].bias is None

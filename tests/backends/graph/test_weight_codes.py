@@ -248,8 +248,11 @@ def test_writing_changes_every_reader_and_keeps_half_floats():
 def test_types_that_onnx_does_not_have_are_refused(grid):
     node, inputs, constants = LAYERS["gemm"]
     opened, layer = graph_of(node, inputs, {"y": None}, constants, opset=21)
-    with pytest.raises(UsageError, match=grid.dtype.name):
+    with pytest.raises(UsageError, match=grid.dtype.name) as error:
         keep_codes(opened.graph, layer, encode(layer, grid))
+    assert error.value.where == layer.name
+    assert "int4_sym" in error.value.try_ and "fp8_e4m3" in error.value.try_
+    assert not any(mode in error.value.try_ for mode in ("nf4", "mxfp4", "nvfp4"))
 
 
 def test_an_old_operator_set_is_refused_with_the_one_that_is_needed():

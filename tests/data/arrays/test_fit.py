@@ -146,6 +146,53 @@ def test_inputs_that_disagree_about_the_batch_are_an_error():
     assert "batch-mixed" in codes(result) and result.rows == 1
 
 
+def recurrent(x=("batch", "sequence"), state=(2, "batch", 8)):
+    return Signature("onnx", (InputSpec("x", x, "float32"), InputSpec("state", state, "float32")))
+
+
+def shapes(**given):
+    return {name: np.zeros(shape, np.float32) for name, shape in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "arrays"),
+    [
+        (recurrent(), shapes(x=(1, 6), state=(2, 1, 8))),
+        (recurrent(), shapes(x=(2, 6), state=(2, 2, 8))),  # which could be cut in two, and would be wrong
+        (recurrent(x=(1, 6), state=(2, 1, 8)), shapes(x=(1, 6), state=(2, 1, 8))),
+        (recurrent(x=("batch", 3, "frames"), state=(4, 1, 8)), shapes(x=(1, 3, 5), state=(4, 1, 8))),
+        (recurrent(x=("frames", 6), state=(1, 1, 8)), shapes(x=(7, 6), state=(1, 1, 8))),
+        (recurrent(x=("time", "batch", 6), state=("batch", 8)), shapes(x=(3, 3, 6), state=(3, 8))),
+        (recurrent(x=(4, 6), state=(4, 8)), shapes(x=(4, 6), state=(4, 8))),
+    ],
+)
+def test_arrays_of_the_declared_shapes_are_taken_as_they_are(model, arrays):
+    result = meet(arrays, model)
+    assert result.whole and result.rows == 1 and not result.problems
+    assert {name: array.shape for name, array in result.apply(arrays).items()} == {
+        name: array.shape for name, array in arrays.items()
+    }
+
+
+def test_what_begins_with_the_batch_axis_is_still_split():
+    model = recurrent(x=("batch", 6), state=("batch", 8))
+    result = meet(shapes(x=(4, 6), state=(4, 8)), model)
+    assert result.rows == 4 and not result.whole
+    assert meet(shapes(x=(6,), state=(8,)), recurrent(x=(4, 6), state=(4, 8))).whole is False
+    assert "batch-mixed" in codes(meet(shapes(x=(4, 6), state=(2, 8)), recurrent(x=(None, 6), state=(None, 8))))
+
+
+def test_samples_without_a_batch_axis_for_a_model_that_has_it_elsewhere():
+    (problem,) = meet(shapes(x=(6,), state=(2, 8)), recurrent()).errors
+    assert problem.code == "batch-mixed" and "state: float32[2, batch, 8]" in problem.message
+    assert "--transform" in problem.fix and "list of dicts" in problem.fix
+
+
+def test_a_whole_array_of_a_wrong_size_is_held_against_the_whole_shape():
+    (problem,) = meet(shapes(x=(1, 6), state=(2, 1, 9)), recurrent()).errors
+    assert problem.code == "input-shape" and "expected [2, batch, 8], found [2, 1, 9]" in problem.message
+
+
 def test_a_wrong_shape_names_expected_and_found():
     (problem,) = meet({"x": np.zeros((3, 9, 8), np.float32)}, IMAGE).problems
     assert problem.code == "input-shape"
@@ -298,7 +345,7 @@ def test_whatever_fits_becomes_what_the_model_takes(found, specs, batched, open_
             assert spec.name in made or not spec.required
             if spec.name not in made or spec.shape is None:
                 continue
-            axes = spec.shape if batched else spec.shape[1:]
+            axes = spec.shape if batched or result.whole else spec.shape[1:]
             shape = made[spec.name].shape
             assert len(shape) == len(axes)
             assert all(not isinstance(axis, int) or axis == size for axis, size in zip(axes, shape))

@@ -90,6 +90,22 @@ def test_a_stacked_npz_is_many_samples(tmp_path):
     assert not checked(tmp_path / "a.npz", IMAGE).findings
 
 
+def test_samples_with_the_whole_shape_of_every_input(tmp_path):
+    """The batch axis of the state is not its first: what looks like two samples is one."""
+    model = Signature("onnx", (InputSpec("x", (1, 6), "float32"), InputSpec("state", (2, 1, 3), "float32")))
+    (tmp_path / "data").mkdir()
+    for i in range(3):
+        np.savez(tmp_path / "data" / f"{i}.npz", x=pixels(i, (1, 6)), state=pixels(i, (2, 1, 3)))
+    report = checked(tmp_path / "data", model)
+    assert not report.findings and report.understood["samples"] == 3
+    assert [s["state"].shape for s in opened(tmp_path / "data", signature=model)] == [(2, 1, 3)] * 3
+    assert repaired(tmp_path / "data", tmp_path / "out", model) == []
+    np.savez(tmp_path / "all.npz", x=pixels(0, (4, 1, 6)), state=pixels(1, (4, 2, 1, 3)))
+    for options in ({}, {"signature": model}):
+        assert len(opened(tmp_path / "all.npz", **options)) == 4
+    assert not checked(tmp_path / "all.npz", model).findings
+
+
 def test_a_lone_sample_is_not_taken_for_a_stack(images):
     assert len(opened(images / "input0.npz")) == 1
     np.savez(images / "b.npz", x=pixels(0))

@@ -17,6 +17,7 @@ from torch import Tensor
 from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.layers import Layer
 from fewbit.backends.graph.linear import bias_of, linear_terms
+from fewbit.backends.graph.unable import unable_dynamic
 from fewbit.backends.graph.writing import Writer, drop_if_unused, replace_node
 from fewbit.errors import UsageError
 from fewbit.model.ops import CONV, LINEAR
@@ -105,7 +106,7 @@ def _refuse(write: Writer, layer: Layer, codes: QTensor) -> None:
     by_row = codes.block == row or codes.scale.numel() == 1
     per_channel_zero = codes.zero_point is not None and codes.zero_point.numel() > 1
     wrong = (
-        f"a {layer.node.op_type}" if layer.op not in (LINEAR, CONV)
+        why if (why := unable_dynamic(layer)) is not None
         else f"codes of {grid.dtype.name}" if not grid.dtype.is_integer or grid.dtype.bits > 8 or grid.free_zero
         else "scales of groups" if not by_row
         else "zero points of channels in a convolution" if layer.op is CONV and per_channel_zero

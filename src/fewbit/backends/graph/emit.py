@@ -16,6 +16,7 @@ from onnx_ir.passes import common as passes
 from fewbit.backends.graph.emit_layers import write_layer
 from fewbit.backends.graph.grids import CodeScale
 from fewbit.backends.graph.guarding import keep_float
+from fewbit.backends.graph.nodes import give_out
 from fewbit.backends.graph.opset import quantize_domain
 from fewbit.backends.graph.placement import Placement
 from fewbit.backends.graph.units import Unit
@@ -61,13 +62,13 @@ class _Emitter:
 
     def _write(self, unit: Unit) -> None:
         inputs = {value: self._as_read(value) for value in unit.reads}
-        if unit.kind == "affine":  # the same codes, read in another way
+        if unit.kind == "affine" and self._shares_codes(unit):
             self._codes[unit.out] = self._codes[unit.reads[0]]
             self._serve(unit)
         elif unit.kind == "pass" and unit.ends is not None and self._can_clip(unit, *unit.ends):
             self._write_clip(unit, self._codes[unit.reads[0]], unit.ends, unit.nodes[0])
-        elif unit.kind == "hard_swish" or (unit.kind == "hard_sigmoid" and self._can_clip(unit, 0.0, 1.0)):
-            self._write_gate(unit, inputs[unit.reads[0]])
+        elif unit.kind in ("affine", "hard_swish") or (unit.kind == "hard_sigmoid" and self._can_clip(unit, 0.0, 1.0)):
+            self._write_line(unit, inputs[unit.reads[0]])
         else:
             for node in unit.nodes:
                 for index, value in enumerate(node.inputs):
@@ -113,17 +114,20 @@ class _Emitter:
             return
         for value in unit.gives:
             read, quantizer = self._dequantized(value), self._codes[value].producer()
-            for index, out in enumerate(self._graph.outputs):
-                if out is value:
-                    name = value.name
-                    value.name, read.name = f"{name}.before", name
-                    self._scales[_name(value)] = self._scales[str(name)]
-                    self._graph.outputs[index] = read
+            if value.is_graph_output():
+                scale = self._scales[_name(value)]
+                give_out(self._graph, value, read)
+                self._scales[_name(value)] = scale
             for node, index in [(use.node, use.idx) for use in value.uses()]:
                 if node is not quantizer and node not in unit.nodes:
                     node.replace_input_with(index, read)
 
     # units
+
+    def _shares_codes(self, unit: Unit) -> bool:
+        """Whether what a line gives is the codes that it reads, read in another way."""
+        before, after = (self._scales[_name(value)] for value in (unit.reads[0], unit.out))
+        return after.follows(before, unit.factor, unit.offset)
 
     def _can_clip(self, unit: Unit, low: float, high: float) -> bool:
         """Whether what a unit gives can be clipped as codes."""
@@ -155,8 +159,8 @@ class _Emitter:
         self._put(codes, unit.nodes[-2])
         self._write_clip(unit, codes, ends, unit.nodes[-1])
 
-    def _write_gate(self, unit: Unit, x: ir.Value) -> None:
-        """clip(αx + β, 0, 1) as x + β/α on the gate's own grid, stretched by 1/α, whose codes are then read as 0 to 1.
+    def _write_line(self, unit: Unit, x: ir.Value) -> None:
+        """αx + β as x + β/α on its own grid, stretched by 1/α; a gate is that clipped, a hard-swish its product with x.
 
         The gate of a hard-swish, which nobody else reads, has 255 steps from 0 to 1: codes clip by themselves.
         """
@@ -171,7 +175,9 @@ class _Emitter:
         gate = CodeScale(1 / 255, 0) if unit.kind == "hard_swish" else own
         stretched = self._grid(f"{name}.gate", CodeScale(gate.scale / unit.factor, gate.zero))
         codes = self._node("QuantizeLinear", [moved, *stretched], f"{name}.gate.quantize")
-        made = [read, moved, codes, *self._clipped(f"{name}.gate", codes, gate, 0.0, 1.0)]
+        made = [read, moved, codes]
+        if unit.kind != "affine":
+            made += self._clipped(f"{name}.gate", codes, gate, 0.0, 1.0)
         if unit.kind == "hard_swish":
             opened = self._node(
                 "DequantizeLinear", [codes, *self._grid(f"{name}.opened", gate)], f"{name}.gate.dequantize"

@@ -44,19 +44,22 @@ def write_layer(write: Writer, domain: str, unit: Unit, codes: QTensor, step: fl
         codes: of the weight: int8, symmetric, one scale an output channel.
         step: the scale of what the layer reads.
     """
-    layer, name = unit.layer, unit.name
+    layer = unit.layer
     assert layer is not None
+    weight = layer.weight_value
     bias = bias_of(unit, layer)
     own, scale = _holding(codes, bias, step)
     axis = 1 if layer.split else layer.axes[0]
     array = to_node(layer, own).contiguous().numpy().astype(np.int8)
-    read = _dequantized(write, domain, f"{name}.weight", array, scale, axis)
-    read.type, read.shape = layer.weight_value.type, layer.weight_value.shape
+    # Named for the weight, not for the layer: whoever shares it reads the same codes.
+    read = _dequantized(write, domain, f"{weight.name}", f"{unit.name}.weight", array, scale, axis)
+    read.type, read.shape = weight.type, weight.shape
     _read_by(layer.node, layer.weight, read)
     if bias is not None:
         product = scale * np.float32(step)
         whole = np.rint(np.broadcast_to(bias.values, product.shape) / product.astype(np.float64)).astype(np.int32)
-        _read_by(bias.node, bias.place, _dequantized(write, domain, f"{name}.bias", whole, product, 0))
+        name = f"{unit.name}.bias"
+        _read_by(bias.node, bias.place, _dequantized(write, domain, name, name, whole, product, 0))
 
 
 def bias_of(unit: Unit, layer: Layer) -> Bias | None:
@@ -84,12 +87,12 @@ def _holding(codes: QTensor, bias: Bias | None, step: float) -> tuple[Tensor, Fl
 
 
 def _dequantized(
-    write: Writer, domain: str, name: str, codes: NDArray[np.integer], scale: Floats, axis: int
+    write: Writer, domain: str, kept: str, name: str, codes: NDArray[np.integer], scale: Floats, axis: int
 ) -> ir.Value:
     inputs = [
-        write.constant(f"{name}.codes", codes),
-        write.constant(f"{name}.scale", scale),
-        write.constant(f"{name}.zero_point", np.zeros(scale.shape, codes.dtype)),
+        write.constant(f"{kept}.codes", codes),
+        write.constant(f"{kept}.scale", scale),
+        write.constant(f"{kept}.zero_point", np.zeros(scale.shape, codes.dtype)),
     ]
     node = write.node("DequantizeLinear", inputs, f"{name}.dequantize", {"axis": axis}, domain=domain)
     return node.outputs[0]

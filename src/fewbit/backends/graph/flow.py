@@ -24,12 +24,7 @@ class Places:
     """
 
     def __init__(self, model: ir.Model):
-        self._model = model
-        self.look()
-
-    def look(self) -> None:
-        """Look again, after nodes were put in or taken out."""
-        self.nodes = list(self._model.graph.all_nodes())
+        self.nodes = list(model.graph.all_nodes())
         self.named = {node.name or "": node for node in self.nodes}
         self.order = {node: place for place, node in enumerate(self.nodes)}
 

@@ -8,7 +8,7 @@ layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -103,15 +103,15 @@ def _halved(
         measure: the harm of a group.
         easy: a harm by member that is not worth a closer look.
     """
-    waiting, most = [(-measure(everyone), everyone)], _RUNS
+    waiting, most = [(-measure(everyone) / len(everyone), everyone)], _RUNS
     while waiting:
-        harm, group = heappop(waiting)
-        if len(group) == 1 or -harm <= easy * len(group) or most <= 0:
-            yield -harm, group
+        each, group = heappop(waiting)  # of a member, and less than zero: the smallest comes first
+        if len(group) == 1 or -each <= easy or most <= 0:
+            yield -each * len(group), group
             continue
         middle = len(group) // 2
         for half in (group[:middle], group[middle:]):
-            heappush(waiting, (-measure(half), half))
+            heappush(waiting, (-measure(half) / len(half), half))
         most -= 2
 
 
@@ -122,7 +122,7 @@ def answers(graph: ir.Graph) -> list[list[ir.Value]]:
     before is far from any choice, as in the background of a mask, it hides the error of the rest.
     """
     found = []
-    for value in graph.outputs:
+    for value in _tensors(graph.outputs):
         group, at = [value], value
         while (node := at.producer()) is not None and node.graph is graph and node.op_type in _SQUASHING:
             before = node.inputs[0]
@@ -134,7 +134,18 @@ def answers(graph: ir.Graph) -> list[list[ir.Value]]:
             each.type = each.type or ir.TensorType(ir.DataType.FLOAT)
         group = [each for each in group if each.dtype in FLOATS]
         found += [group] if group else []
-    return found or [[value] for value in graph.outputs]
+    return found or [[value] for value in _tensors(graph.outputs)]
+
+
+def _tensors(values: Iterable[ir.Value | None]) -> list[ir.Value]:
+    """Values, those that are sequences or the like as the tensors they are made of."""
+    found: dict[ir.Value, None] = {}
+    for value in values:
+        if value is None or isinstance(value.type, ir.TensorType | None):
+            found.update({} if value is None else {value: None})
+        elif (maker := value.producer()) is not None and maker.graph is value.graph:
+            found.update(dict.fromkeys(_tensors(maker.inputs)))
+    return list(found)
 
 
 def distance(wanted: Answers, found: Answers) -> float:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales and zero points of the values that become codes, where some must go together.
+"""Scales and zero points of the values that become codes, where some go together.
 
 Values that only move, the parts of a concatenation, and a value before and after a product or sum with one number share
 their codes: what one reads as a number, the other reads as `factor * number + offset`. They are one family with one
-scale.
+scale. Where that would cost bits, because parts differ in range or something large is added, they stay apart.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class CodeScale:
         """The code that is read as a number, or as the nearest to it there is."""
         return round(min(255.0, max(0.0, number / self.scale + self.zero)))
 
+    def follows(self, other: CodeScale, factor: float, offset: float) -> bool:
+        """Whether codes that `other` reads as a number are read here as `factor * number + offset`, to a step."""
+        same = abs(self.scale - factor * other.scale) <= 1e-6 * self.scale
+        return same and abs(other.zero - self.zero - offset / self.scale) <= 1 + 1e-6
+
     def clips(self, low: float, high: float) -> bool:
         """Whether no code is read as a number further than half a step outside two ends."""
         least, most = self.range
@@ -54,7 +59,8 @@ def families(units: Iterable[Unit], ranges: Mapping[str, tuple[float, float]] | 
     Args:
         units: in integers.
         ranges: of the values. Parts of a concatenation whose ranges differ much from that of the whole keep scales of
-            their own: what a common one saves in time it would cost in bits.
+            their own: what a common one saves in time it would cost in bits. So do a value and its sum with a number
+            that is large beside it.
     """
     known: dict[str, Kin] = {}
     members: dict[str, list[str]] = {}
@@ -86,7 +92,8 @@ def families(units: Iterable[Unit], ranges: Mapping[str, tuple[float, float]] | 
             for value in unit.gives:
                 join(unit.reads[0].name or "", value.name or "")
         elif unit.kind == "affine":
-            join(unit.reads[0].name or "", unit.out.name or "", unit.factor, unit.offset)
+            if ranges is None or _near(unit, ranges[unit.reads[0].name or ""], ranges[unit.out.name or ""]):
+                join(unit.reads[0].name or "", unit.out.name or "", unit.factor, unit.offset)
         elif unit.kind == "concat":
             for value in unit.reads:
                 if ranges is None or _alike(ranges[value.name or ""], ranges[unit.out.name or ""]):
@@ -96,8 +103,20 @@ def families(units: Iterable[Unit], ranges: Mapping[str, tuple[float, float]] | 
 
 def _alike(part: tuple[float, float], whole: tuple[float, float]) -> bool:
     """Whether codes on the scale of the whole lose little of a part."""
-    lengths = [max(high, 0.0) - min(low, 0.0) for low, high in (part, whole)]
-    return lengths[1] <= _ALIKE * lengths[0]
+    return _length(*whole) <= _ALIKE * _length(*part)
+
+
+def _near(unit: Unit, before: tuple[float, float], after: tuple[float, float]) -> bool:
+    """Whether codes that reach the zeros on both sides of an offset lose little of either side."""
+    if unit.offset == 0:
+        return True
+    both = _length(*after, unit.offset)  # of what comes after, with the zero of what was before
+    return both <= _ALIKE * min(unit.factor * _length(*before), _length(*after))
+
+
+def _length(*ends: float) -> float:
+    """From the smallest to the largest of some numbers and zero."""
+    return max(*ends, 0.0) - min(*ends, 0.0)
 
 
 def code_scales(kin: Mapping[str, Kin], ranges: Mapping[str, tuple[float, float]]) -> dict[str, CodeScale]:

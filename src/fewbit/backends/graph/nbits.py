@@ -23,7 +23,7 @@ def takes_nbits(layer: Layer, codes: QTensor) -> bool:
     if layer.op is not LINEAR or len(codes.shape) != 2:
         return False
     try:
-        linear_terms(layer)
+        bias_of(layer, linear_terms(layer), codes.shape[0])
         runtime_block(codes, layer.name, _LARGEST)
     except UsageError:
         return False

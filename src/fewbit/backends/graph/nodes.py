@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small questions about nodes, and the one change that several repairs make."""
+"""Small questions about nodes, and the changes that several make: who gives what others read."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ def only_reader(node: ir.Node) -> ir.Node | None:
     return readers[0].node
 
 
+def give_out(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Let a value be the output of a graph that another was, with its name, doc string and metadata."""
+    name, old.name = old.name, f"{old.name}.before"
+    new.name = name
+    new.doc_string, old.doc_string = old.doc_string, None
+    new.metadata_props.update(old.metadata_props)
+    for index, value in enumerate(graph.outputs):
+        if value is old:
+            graph.outputs[index] = new
+
+
 def replace_value(graph: ir.Graph, old: ir.Value, new: ir.Value) -> bool:
     """Let everyone who reads `old` read `new`; an output of the graph keeps its name.
 
@@ -33,11 +44,7 @@ def replace_value(graph: ir.Graph, old: ir.Value, new: ir.Value) -> bool:
     if old.is_graph_output():
         if new.is_graph_input() or new.is_graph_output() or new.is_initializer() or new.graph is not graph:
             return False
-        name, old.name = old.name, f"{old.name}.before"
-        new.name = name
-        for index, value in enumerate(graph.outputs):
-            if value is old:
-                graph.outputs[index] = new
+        give_out(graph, old, new)
         if new.shape is None:
             new.shape, new.type = old.shape, old.type
     old.replace_all_uses_with(new)

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from fewbit.backends.graph.external_data import refuse_lost_weights
 from fewbit.errors import DataError, UsageError
 
 QUANTIZED = (
@@ -18,13 +19,13 @@ _SINCE = 7
 
 
 def open_graph(source: Any) -> ir.Model:
-    """A model of its own, with a name for every node and constants as initializers.
+    """A model of its own, each node behind those it reads, with a name, and constants as initializers.
 
     Args:
         source: a path, an `onnx.ModelProto`, or a model of onnx-ir.
 
     Raises:
-        DataError: a file that is no ONNX model, or whose weights are missing.
+        DataError: a file that is no ONNX model, whose weights are missing or cut short, or whose nodes form a circle.
         UsageError: an operator set older than 7.
     """
     model = _read(source)
@@ -36,7 +37,8 @@ def open_graph(source: Any) -> ir.Model:
             expected=f"{_SINCE} or later",
             try_="export it again from where it came from",
         )
-    _refuse_lost_weights(model, source)
+    refuse_lost_weights(model, _where(source))
+    _sort(model, source)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     passes.RemoveInitializersFromInputsPass()(model)
     passes.NameFixPass()(model)
@@ -55,7 +57,7 @@ def is_integer_op(op_type: str) -> bool:
 
 def _read(source: Any) -> ir.Model:
     if isinstance(source, ir.Model):
-        return source.clone(deep_copy=False)
+        return _copied(source)
     if not isinstance(source, str | Path):
         return _from_proto(source)
     path = Path(source).expanduser()
@@ -70,6 +72,27 @@ def _read(source: Any) -> ir.Model:
     return model
 
 
+def _copied(model: ir.Model) -> ir.Model:
+    try:
+        return model.clone(deep_copy=False)
+    except RuntimeError as error:  # onnx-ir copies sorted graphs only, and the given one is not ours to sort
+        raise UsageError(
+            "the nodes of the model are not in order, or read values that nothing gives",
+            where=model.graph.name or "ir.Model",
+            expected="each node behind those it reads",
+            try_="model.graph.sort() first",
+        ) from error
+
+
+def _sort(model: ir.Model, source: Any) -> None:
+    """Put each node behind those it reads: runtimes take files in any order, and some converters write them so."""
+    try:
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            graph.sort()
+    except ValueError as error:
+        raise _unreadable(_where(source), error) from error
+
+
 def _from_proto(proto: Any) -> ir.Model:
     if type(proto).__name__ != "ModelProto":
         raise UsageError(f"a {type(proto).__name__}", expected="a path to an .onnx file, or an onnx.ModelProto")
@@ -79,22 +102,6 @@ def _from_proto(proto: Any) -> ir.Model:
         raise _unreadable("ModelProto", error) from error
     assert isinstance(found, ir.Model)
     return found
-
-
-def _refuse_lost_weights(model: ir.Model, source: Any) -> None:
-    lost = []
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
-            lost.append(f"{value.name} ({tensor.path})")
-    if lost:
-        raise DataError(
-            f"{len(lost)} weights lie in files that are not there: {', '.join(lost[:3])}",
-            code="model-unreadable",
-            where=_where(source),
-            expected="the external data files beside the model",
-            try_="copy the .onnx file together with its data files; give the path, not a ModelProto",
-        )
 
 
 def _unreadable(where: Any, error: Exception) -> DataError:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from fewbit.backends.graph.cut import Choice
 from fewbit.backends.graph.targets import Shape, Target, crossing, elements, work_of
+from fewbit.backends.graph.unable import no_kernel
 from fewbit.backends.graph.units import Unit
 
 NO_REASON = "in float it costs less, all in all"
@@ -50,21 +51,21 @@ class Placement:
 
     Args:
         target: for which runtime.
-        units: in integers.
+        units: in integers, in order.
         before: what the model costs in float, in nanoseconds.
         after: what it costs like this.
         harm: the sum of the shares that are taken.
     """
 
     target: Target
-    units: frozenset[Unit]
+    units: tuple[Unit, ...]
     before: float
     after: float
     harm: float
 
     def gives_codes(self, unit: Unit) -> bool:
-        """Whether what a unit gives comes as codes, and as codes only."""
-        return unit in self.units and not self.target.gives_floats(unit)
+        """Whether what a unit in integers gives comes as codes, and as codes only."""
+        return not self.target.gives_floats(unit)
 
 
 class Board:
@@ -87,16 +88,14 @@ class Board:
 
     def refused(self, unit: Unit) -> str | None:
         """Why a unit cannot compute in integers; none if it can."""
-        if unit.kind not in self.target.integer:
-            return f"{self.target.name} has no integer kernel for {unit.nodes[0].op_type}"
+        if (known := no_kernel(unit, self.target)) is not None:
+            return known
         if any((value.name or "") not in self.shapes for value in (*unit.reads, *unit.gives)):
             return "its values are not float, or no sample reached it"
         if any(value.dtype not in (None, ir.DataType.FLOAT) for value in (*unit.reads, unit.out)):
             return f"it computes in {unit.out.dtype}, and codes are made of float32 only"
         if unit.kind == "affine" and len({len(self.shapes[v.name or ""]) for v in (*unit.reads, unit.out)}) > 1:
             return "it adds axes"
-        if unit.layer is not None and unit.layer.split:
-            return "of a grouped transposed convolution no axis numbers the output channels"
         return None
 
     def saved(self, unit: Unit) -> float:
@@ -142,9 +141,9 @@ class Board:
                     rounders.setdefault(root, {})[label] = None
         for root, members in rounders.items():
             choice.charge_if_any(members, cost=harm.values.get(root.name or "", 0.0) * price)
-        chosen = frozenset(unit for unit, yes in zip(labels, choice.solve(labels.values())) if yes)
+        chosen = {unit: None for unit, yes in zip(labels, choice.solve(labels.values())) if yes}
         before = sum(self._float.values())
-        return Placement(self.target, chosen, before, self._time(chosen), self._harm(chosen, harm))
+        return Placement(self.target, tuple(chosen), before, self._time(chosen), self._harm(chosen, harm))
 
     def _costs(self, unit: Unit, harm: Harm, price: float, out: set[str]) -> dict[str, float]:
         if unit not in self._integer or any(node.name in out for node in unit.nodes):
@@ -178,7 +177,7 @@ class Board:
         choice.charge_if_any_not([*readers, *outside], beside=own, cost=from_codes)
         return [*readers, own]
 
-    def _time(self, chosen: frozenset[Unit]) -> float:
+    def _time(self, chosen: dict[Unit, None]) -> float:
         total = sum(self._integer[unit] if unit in chosen else self._float[unit] for unit in self.units)
         for edge in self.edges:
             to_codes, from_codes = self._crossings(edge)
@@ -191,7 +190,7 @@ class Board:
                 total += from_codes
         return total
 
-    def _harm(self, chosen: frozenset[Unit], harm: Harm) -> float:
+    def _harm(self, chosen: dict[Unit, None], harm: Harm) -> float:
         rounded: dict[ir.Value, None] = {}
         for edge in self.edges:
             codes = edge.producer in chosen and not self.target.gives_floats(edge.producer)
@@ -204,9 +203,10 @@ class Board:
 def _is_derived(unit: Unit | None) -> bool:
     """Whether what a unit gives follows from what it reads without being rounded anew.
 
-    What is clipped has a range of its own, should it be clipped in float.
+    What is clipped has a range of its own, should it be clipped in float. So has a sum with a number: codes that reach
+    from there to zero may be much wider apart.
     """
-    return unit is not None and unit.kind in ("pass", "affine") and unit.ends is None
+    return unit is not None and unit.kind in ("pass", "affine") and unit.ends is None and unit.offset == 0
 
 
 def _values(units: Iterable[Unit]) -> Iterable[ir.Value]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -17,6 +17,7 @@ from fewbit.backends.graph.gating import Gated
 from fewbit.backends.graph.grids import CodeScale, code_scales, families
 from fewbit.backends.graph.placement import NO_REASON, TOO_HARMFUL, Board, Harm, Placement
 from fewbit.backends.graph.targets import Shape, target_of
+from fewbit.backends.graph.unable import INSIDE
 from fewbit.backends.graph.units import Unit, units
 from fewbit.model.placing import Placed, Rounding
 from fewbit.model.points import Point
@@ -25,7 +26,6 @@ from fewbit.numerics.qtensor import QTensor
 
 Range = tuple[float, float]
 NO_CODES = "the configuration leaves its weight in float"
-INSIDE = "it lies in a branch or a loop, which computes in float"
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,14 @@ class Placing:
         model: the graph.
         shapes: of its float values, for one sample.
         target: the runtime's name.
+        left: names of nodes that stay in float; units are made without them where they can be.
     """
 
-    def __init__(self, model: ir.Model, shapes: Mapping[str, Shape], target: str | None):
-        self._model = model
-        self.board = Board(units(model.graph), target_of(target), shapes)
+    def __init__(
+        self, model: ir.Model, shapes: Mapping[str, Shape], target: str | None, left: Collection[str] = frozenset()
+    ):
+        self._model, self._left = model, left
+        self.board = Board(units(model.graph, left), target_of(target), shapes)
         self.points = {_point(value): value for value in self.board.sites()}
 
     def harm(
@@ -78,7 +81,8 @@ class Placing:
         harm = self._harm(rounding, weights)
         free = self.board.place(harm, 0.0, forbidden)
         found = self.board.place(harm, free.before / price, forbidden) if price < float("inf") else free
-        kept = {unit.name: self._reason(unit, free, forbidden) for unit in self.board.units if unit not in found.units}
+        quick, chosen = set(free.units), set(found.units)
+        kept = {unit.name: self._reason(unit, quick, forbidden) for unit in self.board.units if unit not in chosen}
         main = {node for unit in self.board.units for node in unit.nodes}
         kept |= {node.name or "": INSIDE for node in self._model.graph.all_nodes() if node not in main}
         layers = frozenset(unit.name for unit in found.units if unit.layer is not None)
@@ -87,8 +91,7 @@ class Placing:
             value for unit in found.units for edge in (*unit.reads, unit.out) for value in self.board.roots(edge)
         }
         sites = frozenset(point for point, value in self.points.items() if value in rounded)
-        names = frozenset(unit.name for unit in found.units)
-        own = Choice(names, found, self)
+        own = Choice(frozenset(unit.name for unit in found.units), found, self)
         saved = {unit.name: self.board.saved(unit) / found.before for unit in found.units if unit.layer is not None}
         return Placed(
             self.board.target.name, layers, sites, counts, kept, saved, found.before, found.after, found.harm,
@@ -98,7 +101,7 @@ class Placing:
     def settle(self, placed: Placed, ranges: Mapping[Point, Range], weights: Mapping[str, QTensor]) -> None:
         """Write the choice into the graph."""
         whole = placed.own.made_in.ranges(ranges)
-        fresh = frozenset(unit for unit in units(self._model.graph) if unit.name in placed.own.names)
+        fresh = tuple(unit for unit in units(self._model.graph, self._left) if unit.name in placed.own.names)
         for unit in fresh:
             if unit.kind == "hard_sigmoid":
                 whole[unit.out.name or ""] = (0.0, 1.0)
@@ -138,24 +141,17 @@ class Placing:
                 shares[unit.name] = weights[unit.name] * it.harm / max(it.noise, 1e-12)
         return Harm({name: it.harm for name, it in values.items()}, shares)
 
-    def _reason(self, unit: Unit, free: Placement, forbidden: Mapping[str, str]) -> str:
+    def _reason(self, unit: Unit, quick: Collection[Unit], forbidden: Mapping[str, str]) -> str:
         named = next((forbidden[name] for node in unit.nodes if (name := node.name or "") in forbidden), None)
-        return named or self.board.refused(unit) or (TOO_HARMFUL if unit in free.units else NO_REASON)
+        return named or self.board.refused(unit) or (TOO_HARMFUL if unit in quick else NO_REASON)
 
     def _range(self, value: ir.Value, known: Mapping[str, Range]) -> Range | None:
-        """The range of a value: its own, or what follows from those it consists of."""
+        """The range of a value: its own, or what follows from the one it was moved or scaled from."""
         unit = self.board.derived.get(value)
         if unit is None:
             return known.get(value.name or "")
-        parts = [found for part in unit.reads if (found := self._range(part, known)) is not None]
-        if not parts:
-            return None
-        low, high = min(low for low, _ in parts), max(high for _, high in parts)
-        return (
-            (low * unit.factor + unit.offset, high * unit.factor + unit.offset)
-            if unit.kind == "affine"
-            else (low, high)
-        )
+        found = self._range(unit.reads[0], known)
+        return None if found is None else (found[0] * unit.factor, found[1] * unit.factor)
 
 
 def scale_of(grid: QParams) -> CodeScale:

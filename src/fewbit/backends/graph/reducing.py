@@ -24,11 +24,10 @@ from fewbit.backends.graph.tapping import Dims, Taps
 from fewbit.backends.graph.writing import RUNTIME
 from fewbit.model.watch import COUNT, HIGH, LOW, SAMPLE, SQUARE, SUM, TAPS, VALUES, WINDOWS
 
-DIMS = "dims"
 _LONG = 400  # positions in a row: of shorter ones a product for each costs more than it saves
 
 Key = str | tuple[Axis, ...]
-"""Names a piece: a need, `DIMS`, or the axes of the convolution whose taps it holds."""
+"""Names a piece: a need, or the axes of the convolution whose taps it holds."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,11 @@ class Gauge:
         needs: of `model.watch.NEEDS`.
         step: through the flat value, where a sample is asked for; a list of one number.
         layers: how the convolutions whose `taps` are asked for read it.
+        sparse: whether an item may leave it empty; then it is not reshaped, which the runtime does not do with nothing.
 
     Attributes:
         pieces: what leaves the graph.
+        dims: the value's shape, a list of int64.
         raw: the value itself in float32, if it was asked for.
     """
 
@@ -72,6 +73,7 @@ class Gauge:
         needs: frozenset[str],
         step: ir.Value | None = None,
         layers: Iterable[tuple[Axis, ...]] = (),
+        sparse: bool = False,
     ):
         floats, rank = add.floats(value), len(shape)
         # Whoever asks about the whole is given the sum of parts: rows that lie together, for which reductions are fast.
@@ -82,10 +84,11 @@ class Gauge:
             axes: Piece(taps.value, True, lambda dims, step, taps=taps: taps.length(dims))  # type: ignore[misc]
             for axes, taps in self._taps.items()
         }
-        lengths = add.op("Cast", [add.op("Shape", [value])], to=ir.DataType.FLOAT)
-        self.pieces[DIMS] = Piece(lengths, False, lambda dims, step: rank)
+        self.dims = add.op("Shape", [value])
         if self._axis >= rank - 1:
             rows, others, long = add.op("Flatten", [floats], axis=max(0, rank - 1)), [0], False
+        elif sparse:
+            rows, others, long = floats, [axis for axis in range(rank) if axis != self._axis], False
         else:
             rows = add.reshape(floats, *[0] * (self._axis + 1), 1, -1)
             others = [*range(self._axis), self._axis + 1, self._axis + 2]

@@ -19,7 +19,7 @@ import onnx_ir as ir
 import torch
 
 from fewbit.backends.graph.feeding import check_feed
-from fewbit.backends.graph.probing import STEPS, Probe
+from fewbit.backends.graph.probing import Probe
 from fewbit.backends.graph.sessions import session
 from fewbit.backends.graph.shaping import value_shapes
 from fewbit.backends.graph.sights import Sight
@@ -98,7 +98,7 @@ class _Pass:
         return count
 
     def _feed(self, item: Feed, steps: list[int]) -> dict[str, Any]:
-        return {**item, STEPS: np.array(steps, np.int64)} if steps else dict(item)
+        return dict(item) if self._probe is None else self._probe.feed(item, steps)
 
     def _hand_over(self, index: int, item: Feed, steps: list[int], future: Future[Any]) -> None:
         try:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -10,8 +12,7 @@ from torch import Tensor
 
 from fewbit.backends.graph.constants import constant, new_constant
 from fewbit.backends.graph.editing import narrowed, put_constant
-from fewbit.backends.graph.flow import Places
-from fewbit.backends.graph.layers import Layer, layer_of
+from fewbit.backends.graph.layers import Layer, layers
 from fewbit.backends.graph.nodes import only_reader, real, replace_value
 from fewbit.backends.graph.shapes import rank
 from fewbit.backends.graph.sources import by_output
@@ -21,29 +22,27 @@ from fewbit.model.ops import EMBEDDING
 Array = NDArray[np.float64]
 
 
-def shift(model: ir.Model, name: str, amount: Tensor, places: Places | None = None) -> None:
+def shift(model: ir.Model, name: str, amount: Tensor, known: Mapping[str, Layer] | None = None) -> None:
     """Add an amount to the output channels of a layer.
 
     Args:
         model: the graph.
         name: the layer's node; inside a branch or a loop too.
         amount: `[out]`.
-        places: of the model's nodes, if there are many layers to shift.
+        known: the model's layers by name, if there are many to shift; they stay what they are.
 
     Raises:
         UsageError: no such layer; an amount of another length, that is not finite, or too large for the layer's type.
     """
-    places = places or Places(model)
-    node = places.named.get(name)
-    layer = None if node is None else layer_of(node)
-    if node is None or layer is None or layer.op is EMBEDDING:
-        known = [n.name or "" for n in model.graph.all_nodes() if layer_of(n) is not None]
+    known = {layer.name: layer for layer in layers(model.graph)} if known is None else known
+    layer = known.get(name)
+    if layer is None or layer.op is EMBEDDING:
         raise UsageError(f"{name!r} is no layer with float weights", expected=nearest(name, known))
     by = _checked(layer, amount)
     if not np.any(by):
         return
-    if node.op_type == "MatMul" or not _shift_bias(layer, by):
-        _shift_after(layer, by, places)
+    if layer.node.op_type == "MatMul" or not _shift_bias(layer, by):
+        _shift_after(layer, by)
 
 
 def _checked(layer: Layer, amount: Tensor) -> Array:
@@ -81,7 +80,7 @@ def _shift_bias(layer: Layer, amount: Array) -> bool:
     return True
 
 
-def _shift_after(layer: Layer, amount: Array, places: Places) -> None:
+def _shift_after(layer: Layer, amount: Array) -> None:
     """Into the constant that is added to a layer's output, or into a new one."""
     node, value = layer.node, layer.node.outputs[0]
     by = _on_channels(layer, amount)
@@ -101,7 +100,6 @@ def _shift_after(layer: Layer, amount: Array, places: Places) -> None:
     graph.insert_after(node, add)
     replace_value(graph, value, shifted)
     add.replace_input_with(0, value)  # everyone else reads the sum
-    places.look()
 
 
 def _on_channels(layer: Layer, amount: Array) -> Array:

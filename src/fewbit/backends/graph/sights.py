@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,11 +45,11 @@ class Sight:
         return axes_of(self.layer) if self.layer is not None and self.layer.op in (CONV, CONV_TRANSPOSE) else None
 
 
-def check_sight(sight: Sight, graph: ir.Graph, shapes: Mapping[str, Dims]) -> None:
+def check_sights(sights: Iterable[Sight], graph: ir.Graph, shapes: Mapping[str, Dims]) -> None:
     """Refuse what cannot be watched.
 
     Args:
-        sight: what is asked.
+        sights: what is asked.
         graph: the model's main graph.
         shapes: of its float values.
 
@@ -57,6 +57,11 @@ def check_sight(sight: Sight, graph: ir.Graph, shapes: Mapping[str, Dims]) -> No
         UsageError: a value that is not there, lies inside a branch or loop, or is of another kind than was asked for.
     """
     values = values_of(graph)
+    for sight in sights:
+        _check(sight, values, graph, shapes)
+
+
+def _check(sight: Sight, values: Collection[str], graph: ir.Graph, shapes: Mapping[str, Dims]) -> None:
     name = sight.value
     if name not in values:
         inside = {value.name for part in graph.subgraphs() for node in part for value in node.outputs}

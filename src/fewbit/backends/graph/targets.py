@@ -73,7 +73,7 @@ class Target:
 
     def gives_floats(self, unit: Unit) -> bool:
         """Whether a unit in integers can give floats as cheaply as codes."""
-        return unit.kind in self.both_ways and (self.clips_floats or unit.ends is None)
+        return unit.kind in self.both_ways and (self.clips_floats or (unit.ends is None and not unit.cut))
 
 
 def _per_element(cost: float) -> Cost:

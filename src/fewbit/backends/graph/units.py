@@ -11,7 +11,7 @@ units(graph)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -43,6 +43,7 @@ class Unit:
         factor: of `affine`, the number it multiplies with; of `hard_sigmoid` and `hard_swish` its α.
         offset: of `affine`, the number it adds then; of `hard_sigmoid` and `hard_swish` its β.
         ends: between what its last node clips, where it does.
+        cut: whether what adds its bias or clips it is no part of it, because it is to stay in float.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Unit:
     factor: float = 1.0
     offset: float = 0.0
     ends: tuple[float, float] | None = None
+    cut: bool = False
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ class Unit:
 
 @dataclass
 class _Builder:
+    apart: frozenset[str]
     taken: set[ir.Node] = field(default_factory=set)
 
     def unit(self, kind: str, nodes: list[ir.Node], reads: list[ir.Value], **more: object) -> Unit:
@@ -84,12 +87,19 @@ class _Builder:
         found = None if after is None else clip_of(after)
         if after is None or found is None or found[0] is not nodes[-1].outputs[0]:
             return self.unit(kind, nodes, reads, **more)
+        if after.name in self.apart:
+            return self.unit(kind, nodes, reads, cut=True, **more)
         return self.unit(kind, [*nodes, after], reads, ends=found[1:], **more)
 
 
-def units(graph: ir.Graph) -> list[Unit]:
-    """Every node of a graph in one unit, in order; those of branches and loops stay inside the node that holds them."""
-    return list(_units(graph, _Builder()))
+def units(graph: ir.Graph, apart: Collection[str] = ()) -> list[Unit]:
+    """Every node of a graph in one unit, in order; those of branches and loops stay inside the node that holds them.
+
+    Args:
+        graph: the graph.
+        apart: names of nodes that stay in float: what they would be the bias or the clipping of can do without them.
+    """
+    return list(_units(graph, _Builder(frozenset(apart))))
 
 
 def _units(graph: ir.Graph, build: _Builder) -> Iterator[Unit]:
@@ -147,6 +157,8 @@ def _layer_unit(node: ir.Node, layer: Layer, build: _Builder) -> Unit:
     assert x is not None
     if node.op_type == "MatMul":
         bias = bias_add(node)
+        if bias is not None and bias.name in build.apart:
+            return build.unit("linear", nodes, [x], layer=layer, cut=True)
         nodes += [bias] if bias is not None else []
     kind = {CONV: "conv", CONV_TRANSPOSE: "conv_transpose"}.get(layer.op, "linear")
     if not is_plain(layer):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from fewbit.backends.graph.shifting import shift
 from fewbit.backends.graph.stored_codes import store_codes
 from fewbit.backends.graph.structure import find_structure
 from fewbit.backends.graph.targets import ONNXRUNTIME, target_of
+from fewbit.backends.graph.unable import unable_dynamic, unable_static
 from fewbit.backends.graph.weights import read_weight, write_weight
 from fewbit.backends.graph.widening import widen
 from fewbit.backends.graph.writing_codes import Pending, write_codes
@@ -42,6 +43,7 @@ from fewbit.model.placing import Placed, Rounding
 from fewbit.model.points import Point, Role
 from fewbit.model.structure import Structure
 from fewbit.model.watch import Watch
+from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
@@ -60,11 +62,15 @@ class GraphView:
     """
 
     can = frozenset({"structure", "rescale", "shift", "prune", "place"})
+    read_as = Grid(Dtype.uint8, symmetric=False)  # what layers in integers read, whatever eight bits were asked for
+    left_in_float = "it stays in float, and the weight alone becomes codes"
 
     def __init__(self, model: ir.Model, source: Any = None):
         self.model = model
         self.source = source
         self._known: Catalogue | None = None
+        self._types: dict[str, tuple[str, ...]] | None = None
+        self._left: frozenset[str] = frozenset()
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._placings: dict[str | None, Placing] = {}
         self._example: Feed | None = None
@@ -124,10 +130,11 @@ class GraphView:
 
     def types(self, layer: str) -> tuple[str, ...]:
         """The operator of a node."""
-        known = self.layers()
-        if layer not in known:
-            raise UsageError(f"the model has no node {layer!r}", expected=nearest(layer, known)[:300])
-        return known[layer]
+        if self._types is None:
+            self._types = self.layers()
+        if layer not in self._types:
+            raise UsageError(f"the model has no node {layer!r}", expected=nearest(layer, self._types)[:300])
+        return self._types[layer]
 
     def edges(self) -> list[tuple[str, str]]:
         """Who gives to whom, as pairs of node names."""
@@ -154,10 +161,10 @@ class GraphView:
         return find_structure(self.model)
 
     def answers(self, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
-        """The float outputs of the model for each item."""
+        """The float outputs of the model for each item; those that are no tensors are left out."""
         ready = session(self._finished())
         for item in items:
-            found = (np.asarray(out) for out in ready.run(None, dict(item)))
+            found = (out for out in ready.run(None, dict(item)) if isinstance(out, np.ndarray))
             yield [torch.from_numpy(out) for out in found if np.issubdtype(out.dtype, np.floating)]
 
     # placing
@@ -167,11 +174,28 @@ class GraphView:
         self.target = target_of(target).name
         self._pending.accuracy_level, self._written = accuracy_level, None
 
+    def leave(self, nodes: Collection[str]) -> None:
+        """Say which nodes stay in float, before `sites`: the others are placed without them."""
+        self._left = frozenset(nodes)
+        self._placings.clear()
+
     def hidden(self) -> dict[str, str]:
         """Layers in branches and loops: what they read does not leave these."""
         main = self.model.graph
         inner = (layer for layer in self._look().layers.values() if layer.node.graph is not main)
         return {layer.name: "it lies in a branch or a loop, whose values do not leave it" for layer in inner}
+
+    def unable(self, *, static: bool) -> dict[str, str]:
+        """Layers that cannot compute in integers where the model is aimed at, whatever the data, each with the reason.
+
+        Args:
+            static: with fixed scales; otherwise with scales that are found in each call.
+        """
+        found = self._look().layers
+        if static:
+            reasons = unable_static(self.model, target_of(self.target))
+            return {name: reasons[name] for name in found if name in reasons}
+        return {name: why for name, layer in found.items() if (why := unable_dynamic(layer)) is not None}
 
     def limits(self, target: str | None) -> dict[Point, tuple[float, float]]:
         """Of what only gates read: between what they are neither shut nor wide open."""
@@ -235,24 +259,33 @@ class GraphView:
 
     def shift(self, layer: str, amount: Tensor) -> None:
         """Add an amount to the output channels of a layer."""
-        if layer not in self._look().layers:
-            raise UsageError(f"the model has no layer {layer!r}", expected=nearest(layer, self._look().layers)[:300])
-        shift(self.model, layer, amount)
+        known = self._look()
+        if layer not in known.layers:
+            raise UsageError(f"the model has no layer {layer!r}", expected=nearest(layer, known.layers)[:300])
+        shift(self.model, layer, amount, known.layers)
         self._changed()
+        self._known = known  # there may be another Add; layers and points are the same
 
     def prune(self, point: Point, mask: Tensor) -> None:
         """Set what the mask does not keep to zero."""
         self.write(point, torch.where(mask.bool(), self.read(point), 0))
 
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
-        """Keep a weight as these codes; put a layer's input on a grid whose scales are found in each call."""
+        """Keep a weight as these codes; put a layer's input on a grid whose scales are found in each call.
+
+        An input that no integer nodes read stays in float, and is noted.
+        """
         if point.role is Role.weight and isinstance(how, QTensor) and how.shape == point.shape:
             for user in point.users:
                 self._pending.codes[user.rpartition(".")[0]] = how
             self._written = None
         elif point.role is Role.input and isinstance(how, Grid):
-            self._pending.dynamic.add(point.layer)
-            self._written = None
+            why = unable_dynamic(self.layer(point)) if point.layer in self._pending.codes else None
+            if why is None:
+                self._pending.dynamic.add(point.layer)
+                self._written = None
+            else:
+                self._noted[point.name, f"{self.left_in_float}: {why}"] = None
         else:
             raise UsageError(
                 f"{point.name} cannot be quantized by a {type(how).__name__} alone",
@@ -270,7 +303,7 @@ class GraphView:
         twin = GraphView(self.model.clone(deep_copy=False), self.source)
         twin._pending = self._pending.copy()
         twin._noted, twin._shapes, twin._example = dict(self._noted), dict(self._shapes), self._example
-        twin.target = self.target
+        twin.target, twin._left = self.target, self._left
         return twin
 
     def native(self) -> Any:
@@ -288,8 +321,8 @@ class GraphView:
         self.model.metadata_props["fewbit"] = json.dumps({"version": __version__, **record.facts}, default=str)
 
     def executed(self) -> dict[str, Any]:
-        """What ONNX Runtime really runs of the model: how many operators of each kind, in integers and in float."""
-        return executed(self._finished()).facts()
+        """What ONNX Runtime runs of the model, for whichever it was written: operators in integers and in float."""
+        return {"runtime": ONNXRUNTIME.name, **executed(self._finished()).facts()}
 
     # inside
 
@@ -313,7 +346,7 @@ class GraphView:
         return self._written
 
     def _changed(self) -> None:
-        self._known = self._written = None
+        self._known = self._types = self._written = None
 
     def _look(self) -> Catalogue:
         if self._known is None:
@@ -323,7 +356,7 @@ class GraphView:
     def _placing(self, target: str | None) -> Placing:
         if target not in self._placings:
             self._widen()
-            self._placings[target] = Placing(self.model, self._shapes, target)
+            self._placings[target] = Placing(self.model, self._shapes, target, self._left)
         return self._placings[target]
 
     def _widen(self) -> None:
@@ -331,7 +364,8 @@ class GraphView:
         notes = widen(self.model)
         if notes and self._example is not None:
             self._noted |= dict.fromkeys(notes)
-            self._known, self._shapes = None, value_shapes(self.model, self._example)
+            self._changed()
+            self._shapes = value_shapes(self.model, self._example)
 
     def _sight(self, point: Point, watch: Watch) -> Sight:
         if point.role is Role.input:

@@ -18,6 +18,7 @@ from fewbit.errors import UsageError
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.packing import pack
 from fewbit.numerics.qtensor import QTensor
+from fewbit.schemes.modes import MODES, mode_spec
 
 _HALF = 19  # the operator set in which the scale's type first decides the result's
 _SINCE = {
@@ -28,8 +29,12 @@ _SINCE = {
 _FLOATS = {Dtype.fp8_e4m3: ir.DataType.FLOAT8E4M3FN, Dtype.fp8_e5m2: ir.DataType.FLOAT8E5M2}
 
 
-def storage_type(dtype: Dtype) -> ir.DataType:
+def storage_type(dtype: Dtype, where: str | None = None) -> ir.DataType:
     """The smallest ONNX type that holds a type's codes.
+
+    Args:
+        dtype: the type.
+        where: the layer, for messages.
 
     Raises:
         UsageError: a type that DequantizeLinear does not know.
@@ -39,19 +44,26 @@ def storage_type(dtype: Dtype) -> ir.DataType:
     """
     if dtype in _FLOATS:
         return _FLOATS[dtype]
-    width = next((width for width in (2, 4, 8, 16) if dtype.is_integer and dtype.bits <= width), None)
+    width = _width(dtype)
     if width is None:
+        modes = [mode for mode in MODES if (own := mode_spec(mode).grid().dtype) in _FLOATS or _width(own)]
         raise UsageError(
             f"codes of {dtype.name} in an ONNX model",
+            where=where,
             expected="integers of up to 16 bits, fp8_e4m3 or fp8_e5m2",
-            try_="another dtype for this layer, or another format",
+            try_=f"a mode that ONNX has types for: {', '.join(modes)}",
         )
     return ir.DataType[f"{'INT' if dtype.signed else 'UINT'}{width}"]
 
 
+def _width(dtype: Dtype) -> int | None:
+    """The bits of the smallest integer that holds a type's codes, if one does."""
+    return next((width for width in (2, 4, 8, 16) if dtype.is_integer and dtype.bits <= width), None)
+
+
 def _checked(dtype: ir.DataType | None, codes: QTensor, where: str) -> ir.DataType:
     """The type that codes are kept in."""
-    smallest = storage_type(codes.grid.dtype)
+    smallest = storage_type(codes.grid.dtype, where)
     if dtype is None or dtype == smallest:
         return smallest
     wide = dtype in _SINCE and smallest.is_integer() and dtype.is_integer() and dtype.bitwidth >= smallest.bitwidth

@@ -57,8 +57,9 @@ def write_codes(model: ir.Model, layers: Mapping[str, Layer], pending: Pending, 
             write_nbits(model.graph, layer, codes, accuracy_level=pending.accuracy_level)
         else:
             plain[name] = codes
-    for name in pending.dynamic - set(pending.codes):
-        round_input(model.graph, layers[name])
+    for name, layer in layers.items():
+        if name in pending.dynamic and name not in pending.codes:
+            round_input(model.graph, layer)
     done: set[ir.Value] = set()
     for name, codes in plain.items():
         weight = layers[name].weight_value

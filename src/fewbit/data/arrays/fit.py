@@ -8,96 +8,15 @@ is loaded, costs nothing to keep for thousands of samples alike, and `apply` car
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fewbit.data.arrays.casts import Cast, apply_cast, is_float, plan_cast
+from fewbit.data.arrays.comparison import compare, problem
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.fit_codes import FIT_CODES
-from fewbit.data.arrays.input_names import Matching, match_names
-from fewbit.data.arrays.shapes import Axes, ShapeVerdict, judge_item, judge_sample, sample_axes
-from fewbit.data.findings import Severity
-from fewbit.data.signature import InputSpec, Signature
-
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that does not fit.
-
-    Args:
-        code: a name in `FIT_CODES`.
-        message: input, expected and found, in words.
-        input: the model's input, or the array where no input is concerned.
-        fix: what to try.
-    """
-
-    code: str
-    message: str
-    input: str
-    fix: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What becomes of one array: which input it is, and how its first axis, its layout and its dtype change."""
-
-    key: str
-    name: str
-    rows: int = 0
-    transpose: tuple[int, ...] | None = None
-    cast: Cast | None = None
-
-    @property
-    def changes(self) -> bool:
-        """Whether the array itself becomes another, and not only its name."""
-        return bool(self.rows or self.transpose or (self.cast and not self.cast.refused))
-
-    def apply(self, array: Array, row: int = 0) -> Array:
-        """The array as its input takes it; `row` picks one of several samples."""
-        if self.rows:
-            array = array[row if self.rows > 1 else 0]
-        if self.transpose:
-            array = np.ascontiguousarray(array.transpose(self.transpose))
-        return array if self.cast is None or self.cast.refused else apply_cast(array, self.cast, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How a sample meets a model.
-
-    Args:
-        problems: everything worth saying, errors and remarks alike.
-        steps: what to do, one an input; arrays without a step are left out. An array whose name only resembles an
-            input's (`input-name`) has the step that following the advice would take.
-        rows: how many samples the arrays hold: more than 1 when they carry a batch axis to be split.
-    """
-
-    problems: tuple[Problem, ...]
-    steps: tuple[Step, ...]
-    rows: int = 1
-
-    @property
-    def errors(self) -> list[Problem]:
-        """The problems that keep the sample from being fed."""
-        return [problem for problem in self.problems if FIT_CODES[problem.code].severity is Severity.ERROR]
-
-    def apply(self, arrays: Mapping[str, Array], row: int = 0) -> dict[str, Array]:
-        """The arrays under the model's input names, in the shape and dtype it takes.
-
-        Args:
-            arrays: under the names that `fit` was shown.
-            row: which of the `rows` samples.
-
-        Raises:
-            DataError: a value does not fit the input's dtype.
-        """
-        return {step.name: step.apply(arrays[step.key], row) for step in self.steps}
+from fewbit.data.arrays.fitted import Fit, Problem
+from fewbit.data.arrays.leading_axis import is_elsewhere, may_differ, takes_whole
+from fewbit.data.signature import Signature
 
 
 def fit(
@@ -113,10 +32,12 @@ def fit(
     Args:
         found: the arrays by name.
         signature: the model's inputs, batch axis included.
-        batched: the arrays carry the batch axis (items); otherwise they are one sample without it.
+        batched: the arrays carry the batch axis (items); otherwise they are one sample without it, or, where a model's
+            inputs do not all begin with the batch axis, one with the whole shape of every input.
         rename: array name to input name, where they differ.
         targets: names of answers, which are left out without a word unless the model takes them.
 
+    >>> from fewbit.data.signature import InputSpec
     >>> model = Signature("onnx", (InputSpec("x", ("batch", 3, 8, 8), "float32"),))
     >>> result = fit({"x": ArrayInfo((8, 8, 3), "float64")}, model, batched=False)
     >>> [problem.code for problem in result.problems]
@@ -135,129 +56,28 @@ def _fit(
     targets: frozenset[str],
 ) -> Fit:
     """Thousands of samples alike are judged once."""
-    specs = {spec.name: spec for spec in signature.inputs}
-    found, rename = dict(layout), dict(moved)
-    matching = match_names(
-        [key for key in found if key in specs or key in rename or key not in targets],
-        list(specs),
-        rename=rename,
-        alike=lambda key, name: _alike(found[key], specs[name], batched),
-        required=[spec.name for spec in signature.inputs if spec.required],
-        open_ended=signature.open_ended,
-    )
-    problems = _name_problems(matching, found, specs, signature)
-    pairs = {**matching.pairs, **matching.suggestions}
-    if signature.open_ended:
-        pairs = {key: key for key in matching.extra} | pairs
-    order = {name: place for place, name in enumerate(specs)}
-    steps = []
-    for key, name in sorted(pairs.items(), key=lambda pair: order.get(pair[1], len(order))):
-        spec = specs.get(name) or InputSpec(name)
-        verdict = _judge(found[key], spec, batched)
-        wanted = spec.dtype or (signature.floating if is_float(found[key].dtype) else None)
-        cast = plan_cast(found[key].dtype, wanted, image=_image_like(found[key], batched))
-        problems += _shape_problem(key, found[key], spec, verdict, batched)
-        if cast is not None and cast.code is not None:
-            problems.append(_problem(cast.code, f"input {name!r}: {cast.reason}", name))
-        steps.append(Step(key, name, verdict.rows, verdict.transpose, cast))
-    problems += _axis_problems(found, steps, specs, batched)
-    rows, mixed = _rows([step for step in steps if step.name in specs and specs[step.name].shape is not None])
-    return Fit(tuple(problems + mixed), tuple(steps), rows)
+    told = compare(layout, signature, batched, moved, targets)
+    declared = all(spec.shape is not None for spec in signature.inputs)
+    if batched or not declared or not (takes_whole(signature) or (told.errors and may_differ(signature))):
+        return told
+    whole = replace(compare(layout, signature, True, moved, targets), whole=True)
+    if not whole.errors and not any(step.rows for step in whole.steps):
+        return whole
+    if not is_elsewhere(signature) or _is_misnamed(told):
+        return told
+    ranks = {spec.name: len(spec.shape or ()) for spec in signature.inputs}
+    meant_whole = all(len(dict(layout)[step.key].shape) == ranks[step.name] for step in whole.steps)
+    return whole if meant_whole and whole.errors else replace(told, problems=(*told.problems, _elsewhere(signature)))
 
 
-def _problem(code: str, message: str, name: str, fix: str | None = None) -> Problem:
-    return Problem(code, message, name, fix or FIT_CODES[code].fix)
+def _is_misnamed(told: Fit) -> bool:
+    """Whether arrays are missing or called otherwise: until that is mended, shapes say little."""
+    return any(problem.code in ("input-missing", "input-name", "rename-unknown") for problem in told.problems)
 
 
-def _judge(info: ArrayInfo, spec: InputSpec, batched: bool) -> ShapeVerdict:
-    if spec.shape is None:
-        return ShapeVerdict()
-    return judge_item(info.shape, spec.shape) if batched else judge_sample(info.shape, spec.shape)
-
-
-def _alike(info: ArrayInfo, spec: InputSpec, batched: bool) -> bool:
-    """Whether an array could be an input: its shape fits, its dtype fits or widens without a word."""
-    cast = plan_cast(info.dtype, spec.dtype)
-    dtype_fits = cast is None or cast.code in (None, "dtype-narrowed")
-    return dtype_fits and _judge(info, spec, batched).code in (None, "batch-dimension")
-
-
-def _image_like(info: ArrayInfo, batched: bool) -> bool:
-    return len(info.shape) >= (3 if batched else 2)
-
-
-def _name_problems(
-    matching: Matching, found: Mapping[str, ArrayInfo], specs: Mapping[str, InputSpec], signature: Signature
-) -> list[Problem]:
-    problems = [_problem("rename-unknown", sentence, "rename") for sentence in matching.wrong]
-    for key in matching.by_looks:
-        name = matching.pairs[key]
-        message = f"array {key!r} ({found[key]}) is taken for the input {name!r}: no other fits"
-        fix = f"save it as {name!r}, or confirm with rename={{{key!r}: {name!r}}}"
-        problems.append(_problem("input-renamed", message, name, fix))
-    for key, name in matching.suggestions.items():
-        message = f"the model's input is called {name!r}, the array {key!r}"
-        fix = f"rename={{{key!r}: {name!r}}}, or `--fix` for a renamed copy"
-        problems.append(_problem("input-name", message, name, fix))
-    there = ", ".join(f"{key} ({info})" for key, info in found.items()) or "nothing"
-    missing = [name for name in matching.missing if name not in matching.suggestions.values() and specs[name].required]
-    problems += [_problem("input-missing", f"input {specs[n]} has no array; there are: {there}", n) for n in missing]
-    known = ", ".join(specs) or "none"
-    extra = [] if signature.open_ended else [key for key in matching.extra if key not in matching.suggestions]
-    return problems + [
-        _problem("input-extra", f"no input is called {key!r}; the model has: {known}", key) for key in extra
-    ]
-
-
-def _shape_problem(key: str, info: ArrayInfo, spec: InputSpec, verdict: ShapeVerdict, batched: bool) -> list[Problem]:
-    if verdict.code is None or spec.shape is None:
-        return []
-    axes = spec.shape if batched else sample_axes(spec.shape)
-    wanted = f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
-    whose = "" if batched else " without the batch axis"
-    message = f"input {spec.name!r}: expected {wanted}{whose}, found {list(info.shape)}"
-    many = f"one file a sample for each of the {verdict.rows}" if verdict.rows > 1 else ""
-    fix = None
-    if verdict.code == "batch-dimension":
-        message += f"; the first axis holds {verdict.rows} samples" if many else "; the leading 1 is a batch axis"
-        fix = f"save {many}, or `--fix` for a copy that is split so" if many else f"save {key}[0]"
-        fix = "DataLoader(..., batch_size=None): the items are batches already" if batched else fix
-    if verdict.code == "input-layout":
-        one = f"{key}[0]" if verdict.rows == 1 else f"{key}[i]" if many else key
-        fix = f"{one}.transpose{verdict.transpose}: the channels stand elsewhere" + (f"; save {many}" if many else "")
-    return [_problem(verdict.code, message, spec.name, fix)]
-
-
-def _axis_problems(
-    found: Mapping[str, ArrayInfo], steps: list[Step], specs: Mapping[str, InputSpec], batched: bool
-) -> list[Problem]:
-    """Named axes that would have two sizes at once."""
-    sizes: dict[str, tuple[int, str]] = {}
-    problems = []
-    for step in steps:
-        spec = specs.get(step.name)
-        if spec is None or spec.shape is None:
-            continue
-        axes: Axes = spec.shape if batched else sample_axes(spec.shape)
-        shape = found[step.key].shape[1:] if step.rows else found[step.key].shape
-        if step.transpose:
-            shape = tuple(shape[axis] for axis in step.transpose)
-        if len(shape) != len(axes):
-            continue
-        for axis, size in zip(axes, shape):
-            if not isinstance(axis, str):
-                continue
-            known, owner = sizes.setdefault(axis, (size, step.name))
-            if known != size:
-                text = f"axis {axis!r} is {known} in {owner!r} and {size} in {step.name!r}"
-                problems.append(_problem("axis-inconsistent", text, step.name))
-    return problems
-
-
-def _rows(steps: list[Step]) -> tuple[int, list[Problem]]:
-    """How many samples the arrays of known shape hold together, and whether they disagree."""
-    rows = max((step.rows for step in steps), default=0)
-    if rows > 1 and any(step.rows != rows for step in steps):
-        text = ", ".join(f"{step.key}: {step.rows or 'none'}" for step in steps)
-        return 1, [_problem("batch-mixed", f"the inputs hold different numbers of samples ({text})", "batch")]
-    return max(rows, 1), []
+def _elsewhere(signature: Signature) -> Problem:
+    """What is wrong with samples that have no batch axis, for a model that has it elsewhere."""
+    takes = "; ".join(str(spec) for spec in signature.inputs)
+    text = f"samples without a batch axis, and the model's inputs do not all begin with the batch axis ({takes})"
+    fix = "save every array in the whole shape of its input; " + FIT_CODES["batch-mixed"].fix.partition("; or ")[2]
+    return problem("batch-mixed", text, "batch", fix)

@@ -50,7 +50,8 @@ FIT_CODES = {
     "batch-mixed": Code(
         Severity.ERROR,
         "the inputs of one sample disagree about the batch axis",
-        "save every input with the same first axis, or none",
+        "save every array in the whole shape of its input, or each without the batch axis; or a transform_fn "
+        "(--transform file.py:function), or in Python a list of dicts, one model input each",
         "raise",
         ("drop",),
     ),

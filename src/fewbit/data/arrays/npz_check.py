@@ -12,7 +12,7 @@ import numpy as np
 
 from fewbit.data.arrays.consistency import Layout, Layouts
 from fewbit.data.arrays.faults import ArrayFault
-from fewbit.data.arrays.fit import Fit
+from fewbit.data.arrays.fitted import Fit
 from fewbit.data.arrays.npz_archive import Array
 from fewbit.data.arrays.sample_files import Listing, UnitScan
 from fewbit.data.arrays.sampling import Sampling

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fewbit.data.arrays.consistency import Layouts
-from fewbit.data.arrays.fit import Fit, Step
+from fewbit.data.arrays.fitted import Fit, Step
 from fewbit.data.arrays.npz_archive import Array
 from fewbit.data.arrays.npz_writer import write_npy, write_npz
 from fewbit.data.arrays.sample_files import NPY_KEY, Listing, Unit

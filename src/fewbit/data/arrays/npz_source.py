@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.data.arrays.faults import ARRAY_CODES, ArrayFault
-from fewbit.data.arrays.fit import Fit
+from fewbit.data.arrays.fitted import Fit
 from fewbit.data.arrays.npz_archive import Array
 from fewbit.data.arrays.sample_files import Unit, UnitScan
 from fewbit.data.arrays.sampling import Sampling

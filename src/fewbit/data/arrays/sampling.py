@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fewbit.data.arrays.description import ArrayInfo
 from fewbit.data.arrays.faults import ArrayFault
-from fewbit.data.arrays.fit import Fit, fit
+from fewbit.data.arrays.fit import fit
+from fewbit.data.arrays.fitted import Fit
 from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.arrays.npz_archive import Array
 from fewbit.data.arrays.sample_files import NPY_KEY, Listing, UnitScan
@@ -78,10 +79,15 @@ class Sampling:
         if stacked is None and listing.may_be_a_stack:
             found = listing.units[0].scan()
             if signature is not None and all(spec.shape is not None for spec in signature.inputs):
-                made.stacked = bool(found.infos) and made.fit(found).rows > 1
+                made.stacked = bool(found.infos) and (made.fit(found).rows > 1 or made._fits_in_rows(found))
             elif found.infos and looks_stacked(found.infos):
                 made.stacked = made.assumed = True
         return made
+
+    def _fits_in_rows(self, found: UnitScan) -> bool:
+        """Whether a file that does not fit the model holds a stack of samples that do."""
+        rows = replace(self, stacked=True)
+        return bool(self.fit(found).errors) and common_rows(found.infos) is not None and not rows.fit(found).errors
 
     def rows(self, found: UnitScan) -> int:
         """How many samples a unit holds.

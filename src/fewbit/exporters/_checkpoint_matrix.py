@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 
 import torch
 
 from fewbit.exporters._base import Destined
-from fewbit.exporters._compressed_scheme import Scheme, scheme_of
+from fewbit.exporters._checkpoint_layout import Contents
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qtensor import QTensor
@@ -37,6 +39,11 @@ class Matrix:
     quantizer: ActivationQuantizer | None = None
     expert: bool = False
 
+    @property
+    def block(self) -> tuple[int, ...]:
+        """Of its scales."""
+        return self.grid.weight_block(self.shape)
+
     def destined(self, layer: str) -> Destined:
         """As a plan would have told of it."""
         grid = None if self.quantizer is None else self.quantizer.grid
@@ -44,8 +51,14 @@ class Matrix:
         stack, tensor = ((1,), "expert") if self.expert else ((), "weight")
         return Destined(layer, tensor, (*stack, *self.shape), self.grid, grid, dynamic)
 
+    def reading(self, contents: Contents) -> Matrix:
+        """The same with codes from elsewhere."""
+        return replace(self, read=partial(contents.codes, f"{self.stored}.weight"))
 
-def scheme_for(weight: Destined) -> Scheme:
-    """The scheme of a weight that nothing speaks against."""
-    assert weight.grid is not None
-    return scheme_of(weight.grid, weight.shape[-2:], weight.input, dynamic=weight.dynamic)
+
+def samples(matrices: Mapping[str, Matrix]) -> dict[str, Matrix]:
+    """The smallest matrix of every grid: enough to see whether a grid is written as it should be."""
+    found: dict[Grid, str] = {}
+    for name, matrix in sorted(matrices.items(), key=lambda item: prod(item[1].shape)):
+        found.setdefault(matrix.grid, name)
+    return {name: matrices[name] for name in found.values()}

@@ -15,7 +15,7 @@ from fewbit.modules.tensor_file import Entry
 
 
 def in_checkpoint(
-    model: Any, later: Sequence[Entry], plain: Sequence[Entry]
+    model: Any, later: Sequence[Entry], plain: Sequence[Entry], *, empty: bool = False
 ) -> tuple[dict[str, str | None], list[Entry]]:
     """Entries as a checkpoint has them, by the way back that `save_pretrained` takes.
 
@@ -23,12 +23,13 @@ def in_checkpoint(
         model: the Hugging Face model.
         later: tensors that are only made when they are written; they can be renamed, not cut.
         plain: tensors that are there.
+        empty: only names, dtypes and shapes of the plain ones are wanted: none is read, what was cut has no values.
 
     Returns:
         The new name of each tensor, `None` for one that was cut or merged; and every entry under its new name.
     """
-    held = {entry.name: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for entry in later}
-    held |= {entry.name: entry.read().detach() for entry in plain}
+    held = {entry.name: _stand_in(entry) for entry in later}
+    held |= {entry.name: _stand_in(entry) if empty else entry.read().detach() for entry in plain}
     own = {id(held[entry.name]): entry for entry in (*later, *plain)}
     names: dict[str, str | None] = dict.fromkeys(held)
     entries = []
@@ -37,7 +38,7 @@ def in_checkpoint(
         if entry is not None:
             names[entry.name] = name
             entries.append(replace(entry, name=name))
-        elif not tensor.is_meta:
+        elif empty or not tensor.is_meta:
             entries.append(Entry(name, tensor.dtype, tuple(tensor.shape), partial(_itself, tensor)))
     return names, entries
 
@@ -49,6 +50,10 @@ def _reverted(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors
     found: dict[str, Tensor] = revert_weight_conversion(model, tensors)
     return found
+
+
+def _stand_in(entry: Entry) -> Tensor:
+    return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
 
 
 def _itself(tensor: Tensor) -> Tensor:

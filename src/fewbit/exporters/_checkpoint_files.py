@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that transformers and vLLM open: config.json that says how weights are kept, and model.safetensors."""
+"""The files of a Hugging Face checkpoint: config.json, and tensors in one file or several and an index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,45 +12,60 @@ import orjson
 from torch import Tensor
 
 from fewbit.errors import DataError, UsageError, require
-from fewbit.exporters._transposed_model import Parts
-from fewbit.modules import huggingface
+from fewbit.exporters._checkpoint_layout import Laid
+from fewbit.modules import tensor_file
 from fewbit.modules.tensor_file import Entry
 
 _INDEX = "model.safetensors.index.json"
 
 
-def save(
-    parts: Parts, folder: Path, coded: Iterable[Entry], quantization: dict[str, Any], shard_bytes: int, tokenizer: Any
-) -> None:
-    """Write everything.
+def write_checkpoint(lay_out: Callable[[], Laid], folder: Path, shard_bytes: int, tokenizer: Any) -> dict[str, Any]:
+    """Lay a checkpoint out and write it; returns what the manifest shall say.
 
     Args:
-        parts: the model.
+        lay_out: writes config.json and says which tensors there are.
         folder: an empty folder.
-        coded: the tensors of the layers that stay codes.
-        quantization: what config.json shall say of them.
-        shard_bytes: the most bytes of tensors in one file; memory holds one file's tensors.
-        tokenizer: saved beside the model, if given.
+        shard_bytes: the most bytes of tensors in one file.
+        tokenizer: a tokenizer or processor to be saved beside the model, or none.
     """
     if shard_bytes < 1:
         raise UsageError(f"shard_bytes={shard_bytes}", expected="a number of bytes, such as 4 << 30")
-    library = require("safetensors.torch", extra="torch", purpose="writing a .safetensors file")
-    huggingface.save_files(parts.model, folder)
-    _add_to_config(folder / "config.json", parts, quantization)
+    laid = lay_out()
+    write_files(folder, laid.entries, shard_bytes)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    shards = list(_shards([*coded, *parts.rest], shard_bytes))
-    files = {}
+    return laid.content
+
+
+def write_files(folder: Path, entries: Iterable[Entry], shard_bytes: int) -> None:
+    """Write tensors into one file, or several of at most `shard_bytes`; a larger tensor has a file of its own.
+
+    The manifest has the hashes of the files: none is taken of each tensor.
+    """
+    shards = list(_shards(entries, shard_bytes))
+    files: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         name = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        # Cloned: parts of one tensor share memory, which the library does not write twice.
-        tensors = {entry.name: entry.read().detach().cpu().contiguous().clone() for entry in shard}
-        library.save_file(tensors, folder / name, metadata={"format": "pt"})
-        files |= dict.fromkeys(tensors, name)
+        files |= dict.fromkeys(tensor_file.write(folder / name, shard, format="pt", hashed=False), name)
     if len(shards) > 1:
         size = sum(entry.nbytes for shard in shards for entry in shard)
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(files.items()))}
         (folder / _INDEX).write_bytes(orjson.dumps(index, option=orjson.OPT_INDENT_2))
+
+
+def add_to_config(folder: Path, quantization: Mapping[str, Any], *, untie: bool) -> None:
+    """Complete the config.json that is there.
+
+    Args:
+        folder: where it is.
+        quantization: what it shall say of codes.
+        untie: say that the head has values of its own, which a loader would replace by the table's.
+    """
+    path = folder / "config.json"
+    content = orjson.loads(path.read_bytes()) | {"quantization_config": dict(quantization)}
+    if untie and content.get("tie_word_embeddings", True):
+        content["tie_word_embeddings"] = False
+    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 class Stored:
@@ -89,18 +104,6 @@ def open_files(folder: Path) -> Iterator[Stored]:
     if index.is_file() and orjson.loads(index.read_bytes())["weight_map"] != places:
         raise DataError("the index does not say where the tensors are", code="export-differs", where=index)
     yield Stored(handles)
-
-
-def _add_to_config(path: Path, parts: Parts, quantization: dict[str, Any]) -> None:
-    config = orjson.loads(path.read_bytes())
-    config["quantization_config"] = quantization
-    head = parts.model.get_output_embeddings()
-    table = parts.model.get_input_embeddings()
-    stored = parts.names.keys()
-    names = [f"{name}.weight" for name, module in parts.model.named_modules() if module in (head, table)]
-    if config.get("tie_word_embeddings") and len(names) == 2 and set(names) <= stored:
-        config["tie_word_embeddings"] = False  # each has values of its own now, and a loader would tie them again
-    path.write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
 
 
 def _shards(entries: Iterable[Entry], limit: int) -> Iterator[list[Entry]]:

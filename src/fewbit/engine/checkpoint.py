@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`compress_checkpoint`: the weights of a Hugging Face folder, file to file, without data and without the model.
+
+Only config.json builds something: a model of stand-ins, which is planned for, and laid out as a checkpoint, like any
+other. Then the files are gone through once: tensors are read, settled and written in pieces of rows, so that memory
+follows a piece, and time the disk. What is written is what `compress_weights` and `export` write, byte for byte.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fewbit import registry
+from fewbit.data.findings import Progress
+from fewbit.engine.checkpoint_names import OPEN_IT
+from fewbit.engine.checkpoint_run import CheckpointRun, SecondPass
+from fewbit.engine.checkpoint_skeleton import stand_in_model
+from fewbit.engine.compression import compression
+from fewbit.engine.formats import format_name, refuse_formats
+from fewbit.engine.planning import make_plan
+from fewbit.engine.run import view_of
+from fewbit.engine.staging import check_target, made_whole, place
+from fewbit.engine.verbs import ignored
+from fewbit.errors import UsageError, nearest
+from fewbit.modules.checkpoint_files import find_tensors
+from fewbit.schemes.modes import CompressWeightsMode
+from fewbit.schemes.scope import IgnoredScope
+
+_ALGORITHMS = ("rtn", "scale_search")
+
+
+def compress_checkpoint(
+    folder: str | Path,
+    output: str | Path,
+    *,
+    mode: str | CompressWeightsMode,
+    group_size: int | None = None,
+    algorithm: str | None = None,
+    format: str = "compressed_tensors",
+    ignored_scope: IgnoredScope | None = None,
+    all_layers: bool = False,
+    overwrite: bool = False,
+    shard_bytes: int = 4 << 30,
+    progress: Progress | None = None,
+) -> Path:
+    """Compress the weights of a checkpoint without loading its model: memory follows a piece of a tensor.
+
+    Args:
+        folder: a Hugging Face folder: config.json and model.safetensors, or several files with an index.
+        output: a new or empty folder.
+        mode: what weights become: `int8_asym`, `int4_sym`, `mxfp4` ….
+        group_size: elements that share a scale; the mode's own by default.
+        algorithm: how codes are found: `scale_search`, which is the default, or `rtn`, which is several times faster.
+        format: a checkpoint format: `compressed_tensors`, `gptq` or `awq`.
+        ignored_scope: layers that stay in float.
+        all_layers: embeddings and the last layer too; below eight bits they are `int8_asym` otherwise.
+        overwrite: replace an earlier export.
+        shard_bytes: the most bytes of tensors in one file.
+        progress: shows how far it is.
+
+    Returns:
+        The output folder.
+
+    Raises:
+        UsageError: no such checkpoint, a format or an algorithm that needs the model, weights that the format cannot
+            hold, a place that is taken.
+        DataError: files that are damaged, weights that are not finite.
+    """
+    source, target, name = place(folder), place(output), format_name(format)
+    exporter = registry.get("exporters", name)
+    _refuse(name, exporter, algorithm, shard_bytes)
+    check_target(target, overwrite=overwrite)
+    tensors = find_tensors(source)
+    known = SecondPass({}, {})
+    while True:
+        view = view_of(stand_in_model(source, tensors))
+        scope = ignored(ignored_scope, view)
+        config = compression(
+            view, mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, exclude=scope
+        )
+        plan = make_plan(view, config)
+        refuse_formats(view, plan, [name])
+        run = CheckpointRun(view, plan, tensors, known, progress or Progress())
+        try:
+            with made_whole(target, overwrite=overwrite) as staged:
+                run.write(staged, name, shard_bytes)
+            return target
+        except SecondPass as told:  # what only values can tell; the next pass begins with it
+            known = SecondPass({**known.scales, **told.scales}, {**known.floats, **told.floats})
+
+
+def _refuse(name: str, exporter: Any, algorithm: str | None, shard_bytes: int) -> None:
+    if not hasattr(exporter, "lay_out"):
+        able = [each for each in registry.names("exporters") if hasattr(registry.get("exporters", each), "lay_out")]
+        raise UsageError(
+            f"the format {name!r} is not written file to file", expected=f"one of {', '.join(able)}", try_=OPEN_IT
+        )
+    if algorithm not in (None, "auto", *_ALGORITHMS):
+        raise UsageError(
+            f"algorithm={algorithm!r} without data", where="algorithm", expected=nearest(str(algorithm), _ALGORITHMS)
+        )
+    if shard_bytes < 1:
+        raise UsageError(f"shard_bytes={shard_bytes}", expected="a number of bytes, such as 4 << 30")

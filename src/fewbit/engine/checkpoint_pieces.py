@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A weight in a file, settled in pieces of rows: no block of scales is cut, so the codes are those of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+
+from fewbit.engine.collect import Statistics
+from fewbit.engine.plan import WeightPlan
+from fewbit.engine.solve import settle
+from fewbit.errors import DataError
+from fewbit.modules.checkpoint_files import Place
+from fewbit.numerics.qtensor import QTensor
+from fewbit.numerics.rounding import RoundType
+
+_ELEMENTS = 1 << 21
+"""Of a piece: small enough for the cache, and large beside what starting on one costs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of some rows that were settled.
+
+    Args:
+        facts: as the algorithm gives them.
+        energy: the sum of the rows' squares.
+        blocks: how many blocks of scales they have.
+    """
+
+    facts: dict[str, Any]
+    energy: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix of a checkpoint that becomes codes.
+
+    Args:
+        name: its name in the files.
+        place: where it is.
+        planned: what becomes of it; an expert's matrix is a part of the weight that is planned.
+    """
+
+    name: str
+    place: Place
+    planned: WeightPlan
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """Of its scales."""
+        return self.planned.block[self.planned.point.stack :]
+
+    def cuts(self) -> Iterator[tuple[int, int]]:
+        """The rows of each piece: all of them where scales know of one another, or codes of their place."""
+        grid, rows, height = self.planned.grid, self.place.shape[0], self.block[0]
+        step = max(rows, 1)
+        if height < rows and not (grid.two_level or grid.dtype.is_cast or grid.rounding is RoundType.stochastic):
+            step = max(_ELEMENTS // (height * max(prod(self.place.shape[1:]), 1)), 1) * height
+        for start in range(0, rows, step):
+            yield start, min(start + step, rows)
+
+    def settle(self, start: int, stop: int) -> tuple[Found, QTensor]:
+        """Read some rows and find their codes.
+
+        Raises:
+            DataError: a value that is not finite.
+        """
+        rows = self.place.rows(start, stop)
+        try:
+            solution = settle(rows, replace(self.planned, block=self.block), Statistics())
+        except DataError as error:
+            where = f"{self.name}, counted from row {start}"
+            raise DataError(
+                error.what, code=error.code, where=where, expected=error.expected, try_=error.try_
+            ) from error
+        energy = float(torch.linalg.vector_norm(rows, dtype=torch.float32)) ** 2
+        return Found(solution.facts, energy, solution.qtensor.scale.numel()), solution.qtensor
+
+    def joined(self, pieces: Sequence[QTensor]) -> QTensor:
+        """The codes of all rows from those of the pieces."""
+        if len(pieces) == 1:
+            return pieces[0]
+        whole = {name: torch.cat([piece.tensors()[name] for piece in pieces]) for name in pieces[0].tensors()}
+        return QTensor.from_tensors(self.planned.grid, self.place.shape, self.block, whole)
+
+
+def facts_of(pieces: Sequence[Found]) -> dict[str, Any]:
+    """What is known of a weight from what is known of its pieces: errors count by energy, shares by blocks.
+
+    >>> facts_of([Found({"error": 0.5}, 1.0, 4), Found({"error": 0.25}, 1.0, 4)])
+    {'error': 0.375}
+    """
+    facts = [piece.facts for piece in pieces]
+    energies, blocks = [piece.energy for piece in pieces], [piece.blocks for piece in pieces]
+    found: dict[str, Any] = {}
+    for key, first in facts[0].items():
+        if isinstance(first, dict):
+            found[key] = {name: _mean([each[key][name] for each in facts], blocks) for name in first}
+        else:
+            found[key] = _mean([each[key] for each in facts], energies)
+    return found
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights)) / (sum(weights) or 1.0)
