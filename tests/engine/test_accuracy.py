@@ -7,9 +7,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import helper
 
 import fewbit
+from fewbit.engine.nearness import nearness
 from fewbit.errors import UsageError
 from onnx_graphs import model, random
 
@@ -115,3 +117,8 @@ def test_modules_have_no_graph():
     torch = pytest.importorskip("torch")
     with pytest.raises(UsageError, match="PyTorch"):
         fewbit.quantize_with_accuracy_control(torch.nn.Linear(2, 2), ITEMS, ITEMS)
+
+
+def test_answers_that_are_whole_numbers_count():
+    found = nearness([[torch.tensor([1, 2, 3, 4])]], [[torch.tensor([1, 2, 3, 5])]])
+    assert found["agreement"] == 0.75 and found["error"] == 0.25

@@ -103,3 +103,11 @@ def test_what_is_stored_as_codes_is_said(tmp_path):
         assert rounded == bool(lines & {("stored", "head"), ("quantized", "head")})
         said |= {what for what, where in lines if where == "head"}
     assert "stored" in said or "quantized" in said
+
+
+def test_a_model_of_a_fixed_batch_is_given_whole_items():
+    nodes = [node("MatMul", ["x", "a"], ["y"], name="only")]
+    net = model(nodes, {"x": [64, 32]}, {"y": None}, {"a": weight(32, 32)})
+    items = [{"x": random(64, 32, seed=s)} for s in range(8)]
+    made = fewbit.quantize(net, items, subset_size=300, advanced_parameters=FREELY)
+    assert off(net, made, items) < 0.01

@@ -69,8 +69,9 @@ class FileContents:
     ) -> Ahead[tuple[Found, QTensor | Tensor]]:
         """Start on the weights, in the order that entries will ask for them; to be closed when all are written."""
         asked = (name for entry in entries for name in (entry.name, _weight_of(entry)) if name in self._weights)
-        self._order = list(dict.fromkeys(asked))
-        self._ahead = Ahead((task for name in self._order for task in self._tasks(self._weights[name])), threads)
+        order = dict.fromkeys(asked)
+        self._order = list(order)
+        self._ahead = Ahead((task for name in order for task in self._tasks(self._weights[name])), threads)
         self._progress, self.found = progress, {}
         return self._ahead
 

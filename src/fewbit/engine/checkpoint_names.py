@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a checkpoint are the weights of a plan: transformers renames some while loading, and stacks experts."""
+"""Which tensors of a checkpoint are the weights of a plan: transformers renames some, and stacks experts."""
 
 from __future__ import annotations
 

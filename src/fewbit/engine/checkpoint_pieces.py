@@ -75,10 +75,8 @@ class Weight:
         try:
             solution = settle(rows, replace(self.planned, block=self.block), Statistics())
         except DataError as error:
-            where = f"{self.name}, counted from row {start}"
-            raise DataError(
-                error.what, code=error.code, where=where, expected=error.expected, try_=error.try_
-            ) from error
+            error.where = f"{self.name}, counted from row {start}"
+            raise
         energy = float(torch.linalg.vector_norm(rows, dtype=torch.float32)) ** 2
         return Found(solution.facts, energy, solution.qtensor.scale.numel()), solution.qtensor
 

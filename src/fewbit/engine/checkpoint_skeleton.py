@@ -41,13 +41,15 @@ def stand_in_model(folder: Path, tensors: Mapping[str, Place]) -> Any:
     model.name_or_path = str(folder)
     dtype = model.config.dtype or next(place.dtype for place in tensors.values() if place.dtype.is_floating_point)
     made: dict[int, nn.Parameter] = {}
+    held: list[nn.Parameter] = []  # for as long as their ids count
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                kind = dtype if parameter.is_floating_point() else parameter.dtype
-                new = made.get(id(parameter)) or nn.Parameter(_alike(parameter, kind), requires_grad=False)
-                module._parameters[name] = made[id(parameter)] = new
-                made[id(new)] = new  # a module met a second time
+                if id(parameter) not in made:
+                    kind = dtype if parameter.is_floating_point() else parameter.dtype
+                    made[id(parameter)] = nn.Parameter(_alike(parameter, kind), requires_grad=False)
+                    held.append(parameter)
+                module._parameters[name] = made[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_meta:
                 module._buffers[name] = _alike(buffer, buffer.dtype)

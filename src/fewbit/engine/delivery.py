@@ -118,8 +118,16 @@ class Delivery:
         if self._output is None:
             return result.native()
         _check_file(self._output, self._overwrite)  # an hour may have passed
-        result.save(self._output, overwrite=self._overwrite)
-        quantizer.record.save(record_of(self._output))
+        # The record first: it says that the model is fewbit's, so what is killed in between can be overwritten.
+        beside = record_of(self._output)
+        known = beside.exists()
+        quantizer.record.save(beside)
+        try:
+            result.save(self._output, overwrite=self._overwrite)
+        except BaseException:
+            if not known:
+                beside.unlink(missing_ok=True)
+            raise
         return self._output
 
 

@@ -21,7 +21,8 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
         `items`; `error`, the energy of the difference over that of the wanted answers about their mean, the mean of all
         outputs of all items, each counted alike however large its answers; `worst`, the largest such mean of one item,
         and `worst_item`, its number; and `agreement`, how often the largest entry along the last axis is the same, over
-        all outputs that have such an axis. An output of another shape counts as wholly wrong.
+        all outputs that have such an axis. An output of another shape counts as wholly wrong; one of whole numbers is
+        right where it is the same, and its error is the share where it is not.
 
     >>> import torch
     >>> nearness([[torch.tensor([[1.0, 3.0]])]], [[torch.tensor([[1.0, 2.0]])]])
@@ -37,6 +38,11 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
                 choices += 1
                 continue
             if not a.numel():
+                continue
+            if not a.is_floating_point():
+                hits = a == b
+                shares[-1].append(1 - float(hits.double().mean()))
+                same, choices = same + int(hits.sum()), choices + hits.numel()
                 continue
             wide = a.double()
             energy = (wide - wide.mean()).square().sum() if a.numel() > 1 else wide.square().sum()

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from fewbit import registry
+from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
+from fewbit.data.signature import read_signature
 from fewbit.data.source import known_length
 from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.item_places import ItemPlaces
@@ -86,6 +88,9 @@ def execute(
     for where, what in plan.notes:
         record.note("note", what, where=where)
     record.facts |= facts_of(plan)
+    if dataset is not None and samples is not None:
+        batch = fixed_batch(read_signature(view.signature()))
+        samples = max(samples // batch, 1) * batch  # an item that is cut is none that such a model takes
     taken = dataset if dataset is None or samples is None else dataset.subset(samples)
     if dataset is not None and (length := known_length(dataset.source)) is not None:
         samples = length if samples is None else min(samples, length)

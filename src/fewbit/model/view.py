@@ -70,7 +70,7 @@ class ModelView(Protocol):
         """Run the model over items, show what is asked about each watched activation, return the number of items."""
 
     def answers(self, items: Iterable[Item]) -> Iterator[list[Tensor]]:
-        """What the model answers to each item: its float outputs, in order."""
+        """What the model answers to each item: its outputs, in order."""
 
     def structure(self, item: Item) -> Structure:
         """What one item shows of who feeds whom."""

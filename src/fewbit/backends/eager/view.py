@@ -226,13 +226,11 @@ class EagerView:
         self._model.fewbit_config, self._model.fewbit_record = config, record  # type: ignore[assignment]
 
     def answers(self, items: Iterable[Item]) -> Iterator[list[Tensor]]:
-        """The float tensors that the model returns for each item."""
+        """The tensors that the model returns for each item; complex ones are left out."""
         with guest(self._model):
             for index, item in enumerate(items):
                 found = flatten(call(self._model, item, index))
-                yield [
-                    leaf.detach().cpu() for _, leaf in found if isinstance(leaf, Tensor) and leaf.is_floating_point()
-                ]
+                yield [leaf.detach().cpu() for _, leaf in found if isinstance(leaf, Tensor) and not leaf.is_complex()]
 
     def copy(self) -> EagerView:
         """A view of a copy: changing it leaves this one's model alone. Weights share their memory until changed."""

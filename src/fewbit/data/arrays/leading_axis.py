@@ -33,6 +33,18 @@ def is_elsewhere(signature: Signature) -> bool:
     return unlike or any(_is_later(axes) for axes in _shapes(signature))
 
 
+def fixed_batch(signature: Signature) -> int:
+    """How many samples a model takes at a time, where it takes no other number; else 1.
+
+    >>> from fewbit.data.signature import InputSpec
+    >>> [fixed_batch(Signature("onnx", (InputSpec("x", (first, 8)),))) for first in ("n", 1, 64)]
+    [1, 1, 64]
+    """
+    leading = _leading(signature)
+    first = next(iter(leading)) if len(leading) == 1 else None
+    return first if isinstance(first, int) and first > 1 else 1
+
+
 def may_differ(signature: Signature) -> bool:
     """Whether the model itself declares its first axes to be different ones."""
     return len(_leading(signature)) > 1
