@@ -150,6 +150,12 @@ def test_other_nodes_that_are_to_stay_in_float():
     assert not seen(quantized(net(), ignored_scope=IgnoredScope(types=["GlobalAveragePool"]))).elementwise
 
 
+def test_a_layer_does_not_stay_in_float_because_what_clips_it_does():
+    made = quantized(net(), ignored_scope=IgnoredScope(types=["Relu"]))
+    assert seen(made).integer["QLinearConv"] >= 2  # the third is a pointwise one, which does not pay
+    assert sum(n.op_type == "Relu" for n in made.graph.node) == 3
+
+
 def test_a_name_that_matches_nothing_is_told_with_the_nearest():
     with pytest.raises(UsageError, match="secnd") as told:
         quantized(net(), ignored_scope=IgnoredScope(names=["secnd"]))

@@ -157,6 +157,7 @@ class Calibrated:
         self.view, self.plan, self.options, self.record = view, plan, options, record
         self.items = 0
         self._forbidden = _forbidden(view, plan)
+        view.leave(self._forbidden)
         self._teachers: list[Any] = []
         self._judges: list[Any] = []
         self._facts: dict[str, dict[str, Any]] = {}

@@ -81,7 +81,8 @@ def price_of(board, chosen, harm, price):
             total += target.unfused.get(edge.readers[0].kind, 0.0) * size
         if only_codes or wanted:
             rounded.update(board.roots(edge.value))
-    shares = sum(harm.values.get(value.name, 0.0) for value in rounded)
+    shared = {e.value for e in board.edges if e.value.name in harm.shared and e.producer in chosen}
+    shares = sum(harm.values.get(value.name, 0.0) for value in rounded - shared)
     return total + price * (shares + sum(harm.weights.get(u.name, 0.0) for u in chosen))
 
 
@@ -90,7 +91,8 @@ def price_of(board, chosen, harm, price):
 def test_no_other_choice_costs_less(target, data):
     board = Board(UNITS, target, SHAPES)
     names = [value.name for value in board.sites()]
-    harm = Harm({name: data.draw(COSTS) for name in names}, {name: data.draw(COSTS) for name in ("c", "d", "y")})
+    values, weights = ({name: data.draw(COSTS) for name in each} for each in (names, ("c", "d", "y")))
+    harm = Harm(values, weights, frozenset(data.draw(st.sampled_from([(), ("s",)]))))
     price = data.draw(st.sampled_from([0.0, 1.0, 5.0]))
     found = board.place(harm, price)
     able = [unit for unit in UNITS if board.refused(unit) is None]
@@ -191,3 +193,5 @@ def test_a_sum_with_a_number_is_looked_at_by_itself_and_a_product_follows():
     assert [value.name for value in board.sites()] == ["x", "c", "a", "y"]
     harm = Harm({"c": 1e-3, "a": 1.0})
     assert board.place(harm, 0.0).harm == pytest.approx(1.001) and board.place(harm, 100.0).harm < 1
+    harm = replace(harm, shared=frozenset({"a"}))
+    assert board.place(harm, 0.0).harm == pytest.approx(1e-3)

@@ -92,7 +92,7 @@ def families(units: Iterable[Unit], ranges: Mapping[str, tuple[float, float]] | 
             for value in unit.gives:
                 join(unit.reads[0].name or "", value.name or "")
         elif unit.kind == "affine":
-            if ranges is None or _near(unit, ranges[unit.reads[0].name or ""], ranges[unit.out.name or ""]):
+            if ranges is None or share_codes(unit, ranges[unit.reads[0].name or ""], ranges[unit.out.name or ""]):
                 join(unit.reads[0].name or "", unit.out.name or "", unit.factor, unit.offset)
         elif unit.kind == "concat":
             for value in unit.reads:
@@ -106,8 +106,14 @@ def _alike(part: tuple[float, float], whole: tuple[float, float]) -> bool:
     return _length(*whole) <= _ALIKE * _length(*part)
 
 
-def _near(unit: Unit, before: tuple[float, float], after: tuple[float, float]) -> bool:
-    """Whether codes that reach the zeros on both sides of an offset lose little of either side."""
+def share_codes(unit: Unit, before: tuple[float, float], after: tuple[float, float]) -> bool:
+    """Whether a value before and after a product or sum with a number shares its codes: if they lose little of either.
+
+    Args:
+        unit: an `affine` one.
+        before: the range of what it reads.
+        after: the range of what it gives.
+    """
     if unit.offset == 0:
         return True
     both = _length(*after, unit.offset)  # of what comes after, with the zero of what was before

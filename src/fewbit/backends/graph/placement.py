@@ -30,10 +30,12 @@ class Harm:
     Args:
         values: by the name of a value that a unit computes: as codes.
         weights: by the name of a layer: its weight as codes.
+        shared: names of values that are the codes their unit reads, read in another way: in integers, it does no harm.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,11 @@ class Board:
             for label in self._charge(choice, labels, edge):
                 for root in self.roots(edge.value):
                     rounders.setdefault(root, {})[label] = None
+        makers = {edge.value: edge.producer for edge in self.edges if edge.value.name in harm.shared}
         for root, members in rounders.items():
-            choice.charge_if_any(members, cost=harm.values.get(root.name or "", 0.0) * price)
+            maker = makers.get(root)
+            without = None if maker is None else labels[maker]
+            choice.charge_if_any(members, without=without, cost=harm.values.get(root.name or "", 0.0) * price)
         chosen = {unit: None for unit, yes in zip(labels, choice.solve(labels.values())) if yes}
         before = sum(self._float.values())
         return Placement(self.target, tuple(chosen), before, self._time(chosen), self._harm(chosen, harm))
@@ -192,11 +197,14 @@ class Board:
 
     def _harm(self, chosen: dict[Unit, None], harm: Harm) -> float:
         rounded: dict[ir.Value, None] = {}
+        free: set[ir.Value] = set()
         for edge in self.edges:
             codes = edge.producer in chosen and not self.target.gives_floats(edge.producer)
             if codes or any(unit in chosen for unit in edge.readers):
                 rounded.update(dict.fromkeys(self.roots(edge.value)))
-        values = sum(harm.values.get(value.name or "", 0.0) for value in rounded)
+            if codes and edge.value.name in harm.shared:
+                free.add(edge.value)
+        values = sum(harm.values.get(value.name or "", 0.0) for value in rounded if value not in free)
         return values + sum(harm.weights.get(unit.name, 0.0) for unit in chosen)
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from fewbit.backends.graph.catalogue import output_point
 from fewbit.backends.graph.emit import emit
 from fewbit.backends.graph.gating import Gated
-from fewbit.backends.graph.grids import CodeScale, code_scales, families
+from fewbit.backends.graph.grids import CodeScale, code_scales, families, share_codes
 from fewbit.backends.graph.placement import NO_REASON, TOO_HARMFUL, Board, Harm, Placement
 from fewbit.backends.graph.targets import Shape, target_of
 from fewbit.backends.graph.unable import INSIDE
@@ -52,6 +52,7 @@ class Placing:
         self, model: ir.Model, shapes: Mapping[str, Shape], target: str | None, left: Collection[str] = frozenset()
     ):
         self._model, self._left = model, left
+        self._shared: frozenset[str] = frozenset()
         self.board = Board(units(model.graph, left), target_of(target), shapes)
         self.points = {_point(value): value for value in self.board.sites()}
 
@@ -64,6 +65,7 @@ class Placing:
     ) -> dict[Point, float]:
         """What rounding each value does to the answers."""
         scales = {self.points[point].name or "": scale_of(grid) for point, grid in grids.items()}
+        self._shared = self._sharing({point: scale_of(grid).range for point, grid in grids.items()})
         own = None if noise is None else {self.points[point].name or "": noise[point] for point in grids}
         found = Gated(self._model, scales).harm(items, own, allowed)
         return {point: found[self.points[point].name or ""] for point in grids}
@@ -139,7 +141,18 @@ class Placing:
             it = values.get(unit.out.name or "")
             if unit.layer is not None and unit.name in weights and it is not None:
                 shares[unit.name] = weights[unit.name] * it.harm / max(it.noise, 1e-12)
-        return Harm({name: it.harm for name, it in values.items()}, shares)
+        return Harm({name: it.harm for name, it in values.items()}, shares, self._shared)
+
+    def _sharing(self, sites: Mapping[Point, Range]) -> frozenset[str]:
+        """The sums with a number whose codes will be those of what it is added to."""
+        known = self.ranges(sites)
+        lines = [unit for unit in self.board.units if unit.kind == "affine"]
+        ends = {unit: [known.get(value.name or "") for value in (unit.reads[0], unit.out)] for unit in lines}
+        return frozenset(
+            unit.out.name or ""
+            for unit, (before, after) in ends.items()
+            if before is not None and after is not None and share_codes(unit, before, after)
+        )
 
     def _reason(self, unit: Unit, quick: Collection[Unit], forbidden: Mapping[str, str]) -> str:
         named = next((forbidden[name] for node in unit.nodes if (name := node.name or "") in forbidden), None)

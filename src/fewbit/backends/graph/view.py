@@ -161,11 +161,11 @@ class GraphView:
         return find_structure(self.model)
 
     def answers(self, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
-        """The float outputs of the model for each item; those that are no tensors are left out."""
+        """The outputs of the model for each item; those that are no tensors of numbers are left out."""
         ready = session(self._finished())
         for item in items:
             found = (out for out in ready.run(None, dict(item)) if isinstance(out, np.ndarray))
-            yield [torch.from_numpy(out) for out in found if np.issubdtype(out.dtype, np.floating)]
+            yield [torch.from_numpy(out) for out in found if out.dtype.kind in "fiub"]
 
     # placing
 
