@@ -318,3 +318,11 @@ def test_texts_are_tokenized_by_what_lies_beside_the_file(run, tmp_path, place):
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>").save_pretrained(home)
     code, out, err = run(*arguments)
     assert code == 0 and "5 rows had more than 5 tokens" in out, err
+
+
+def test_a_type_can_be_ignored(run, tmp_path):
+    code, _, err = run("compress", "m.onnx", "--mode", "int8_sym", "--ignore", "Gemm", "-o", "out.onnx")
+    assert code == 0, err
+    record = Record.from_json((tmp_path / "out.onnx.record.json").read_bytes())
+    assert not [line for line in record.lines if line["what"] == "quantized"]
+    assert error(tmp_path / "out.onnx") < 1e-10

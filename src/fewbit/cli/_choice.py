@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fewbit import registry
 from fewbit.cli._reference import load_function
 from fewbit.errors import UsageError
+
+if TYPE_CHECKING:
+    from fewbit.model.view import ModelView
 
 Model = Annotated[
     str, typer.Argument(help="An .onnx file, a Hugging Face folder, a .pt2, a state dict, or file.py:function.")
@@ -23,7 +27,8 @@ Target = Annotated[
     str | None, typer.Option(help="Where an ONNX model will run: onnxruntime (if not given), openvino or generic.")
 ]
 Ignore = Annotated[
-    list[str] | None, typer.Option(help="Leave this layer in float: a name, a glob, or re: and an expression.")
+    list[str] | None,
+    typer.Option(help="Leave these layers in float: a name, a glob, re: and an expression, or a type."),
 ]
 Formats = Annotated[
     list[str] | None,
@@ -70,3 +75,13 @@ def network(model: str, factory: str | None) -> Any:
     if reference is not None:
         load_function(reference, returns="the model")
     return open_model(model, factory)
+
+
+def ignored(view: ModelView, given: Sequence[str] | None) -> tuple[str, ...]:
+    """The layers that `--ignore` names: by name, glob or `re:` as they are, and those of a type by its name."""
+    layers = view.layers()
+    found: list[str] = []
+    for text in given or ():
+        of_type = [name for name, types in layers.items() if text in types]
+        found += of_type if of_type and text not in layers else [text]
+    return tuple(dict.fromkeys(found))

@@ -72,7 +72,7 @@ def command(
             ratio=ratio,
             algorithm=algorithm,
             all_layers=all_layers,
-            exclude=tuple(ignore or ()),
+            exclude=_choice.ignored(view, ignore),
             data=data is not None or statistics is not None,
         )
 

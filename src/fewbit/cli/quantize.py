@@ -62,7 +62,7 @@ def command(
     from fewbit.engine.options import Options
 
     given = Calibration(data, transform, data_format, policy, option, samples, batch_size, text_column, seqlen, pack)
-    chosen = _choice.configuration(preset, config).excluding(ignore or ())
+    chosen = _choice.configuration(preset, config)
     more = {"batch_size": batch_size} | ({} if price is None else {"price": price})
     # Biases are corrected by what the data shows of each layer's input.
     options = Options.read(more, target=target, correct=None if data is None else "fast_bias_correction")
@@ -70,7 +70,7 @@ def command(
     def configure(view: ModelView) -> Any:
         if price is not None and "place" not in view.can:
             raise UsageError(f"--price {price} for {model}", where="--price", expected="an ONNX model")
-        return chosen
+        return chosen.excluding(_choice.ignored(view, ignore))
 
     return _job.carry_out(
         model,
