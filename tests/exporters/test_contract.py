@@ -11,7 +11,7 @@ from fewbit import registry
 from fewbit.engine.delivering import export, load
 from fewbit.engine.verbs import compress_weights
 from fewbit.errors import DataError, UsageError
-from fewbit.exporters._base import Exporter, Loadable
+from fewbit.exporters._base import Exporter, Loadable, Streamable
 from fewbit.modules import manifest
 from quantized_models import mlp, numbers, quantize_linears
 from tiny_models import transformer
@@ -31,7 +31,10 @@ def test_a_member_has_the_functions_and_a_summary(name):
     assert parameters(member.write)[:2] == ["model", "folder"]
     options = list(inspect.signature(member.write).parameters.values())[2:]
     assert all(each.kind is each.KEYWORD_ONLY and each.default is not each.empty for each in options)
-    assert parameters(member.check) == parameters(Exporter.check)[1:]
+    streams = hasattr(member, "lay_out")
+    assert parameters(member.check) == parameters((Streamable if streams else Exporter).check)[1:]
+    if streams:
+        assert parameters(member.lay_out)[:3] == parameters(Streamable.lay_out)[1:4]
 
 
 @pytest.mark.parametrize("name", READING)

@@ -15,11 +15,10 @@ from fewbit import registry
 from fewbit.data.findings import Progress
 from fewbit.engine.checkpoint_names import OPEN_IT
 from fewbit.engine.checkpoint_run import CheckpointRun, SecondPass
-from fewbit.engine.checkpoint_skeleton import stand_in_model
+from fewbit.engine.checkpoint_skeleton import empty_view
 from fewbit.engine.compression import compression
 from fewbit.engine.formats import format_name, refuse_formats
 from fewbit.engine.planning import make_plan
-from fewbit.engine.run import view_of
 from fewbit.engine.staging import check_target, made_whole, place
 from fewbit.engine.verbs import ignored
 from fewbit.errors import UsageError, nearest
@@ -74,7 +73,7 @@ def compress_checkpoint(
     tensors = find_tensors(source)
     known = SecondPass({}, {})
     while True:
-        view = view_of(stand_in_model(source, tensors))
+        view = empty_view(source, tensors)
         scope = ignored(ignored_scope, view)
         config = compression(
             view, mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, exclude=scope

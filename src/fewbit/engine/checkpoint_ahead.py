@@ -13,7 +13,7 @@ import torch
 
 T = TypeVar("T")
 
-_AHEAD = 16
+_AHEAD = 8
 """Results, for each thread, that may wait to be taken: as much as is done while a large tensor is written."""
 
 

@@ -22,7 +22,7 @@ _BYTES = 16 << 20
 _SMALL = 2.0**-40
 """A scale that bfloat16 has and float16 has not."""
 
-Task = Callable[[], tuple[Found, QTensor | Tensor]]
+Result = tuple[Found | None, QTensor | Tensor]
 
 
 class FileContents:
@@ -43,7 +43,7 @@ class FileContents:
         self._dtypes: dict[str, torch.dtype] = {}
         self._order: list[str] = []
         self._progress = Progress()
-        self._ahead: Ahead[tuple[Found, QTensor | Tensor]] | None = None
+        self._ahead: Ahead[Result] | None = None
         self.missing: list[str] = []
         self.found: dict[str, list[Found]] = {}
         self.scales: dict[str, float] = {}
@@ -64,9 +64,7 @@ class FileContents:
         self._dtypes[name] = entry.dtype
         return replace(entry, pieces=partial(self._values, self._weights[name]))
 
-    def begin(
-        self, entries: Sequence[Entry], threads: int, progress: Progress
-    ) -> Ahead[tuple[Found, QTensor | Tensor]]:
+    def begin(self, entries: Sequence[Entry], threads: int, progress: Progress) -> Ahead[Result]:
         """Start on the weights, in the order that entries will ask for them; to be closed when all are written."""
         asked = (name for entry in entries for name in (entry.name, _weight_of(entry)) if name in self._weights)
         order = dict.fromkeys(asked)
@@ -99,18 +97,19 @@ class FileContents:
             del self._order[0]
         for task in self._tasks(weight):
             found, piece = task() if ahead is None else ahead.take()
-            self.found.setdefault(weight.planned.point.name, []).append(found)
+            if found is not None:
+                self.found.setdefault(weight.planned.point.name, []).append(found)
             yield piece
         if ahead is not None:
             self._progress.advance("weights", len(self._weights) - len(self._order), len(self._weights))
 
-    def _tasks(self, weight: Weight) -> Iterator[Task]:
+    def _tasks(self, weight: Weight) -> Iterator[Callable[[], Result]]:
         dtype = self._dtypes.get(weight.name)
         for cut in weight.cuts():
             yield partial(weight.settle, *cut) if dtype is None else partial(_dequantized, weight, cut, dtype)
 
 
-def _dequantized(weight: Weight, cut: tuple[int, int], dtype: torch.dtype) -> tuple[Found, Tensor]:
+def _dequantized(weight: Weight, cut: tuple[int, int], dtype: torch.dtype) -> Result:
     found, codes = weight.settle(*cut)
     return found, codes.dequantize(dtype)
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A weight in a file, settled in pieces of rows: no block of scales is cut, so the codes are those of the whole."""
+"""A weight in a file, settled in pieces of rows: no block of scales is cut, so the codes are those of the whole.
+
+What plain rounding loses is measured on the first piece only where it cannot be so much that the weight had better stay
+in float: it would take as long as rounding itself.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from typing import Any
 
 import torch
 
+from fewbit.algorithms import rtn
+from fewbit.algorithms._base import Problem
 from fewbit.engine.collect import Statistics
 from fewbit.engine.plan import WeightPlan
 from fewbit.engine.solve import settle
@@ -18,8 +24,10 @@ from fewbit.modules.checkpoint_files import Place
 from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.rounding import RoundType
 
-_ELEMENTS = 1 << 21
-"""Of a piece: small enough for the cache, and large beside what starting on one costs."""
+_SAFE = 0.497
+"""A little less than half: scales are rounded too, to eight bits or more."""
+_ELEMENTS = 1 << 22
+"""Of a piece: large beside what starting on one costs, and what threads cost that share an interpreter."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +73,38 @@ class Weight:
         for start in range(0, rows, step):
             yield start, min(start + step, rows)
 
-    def settle(self, start: int, stop: int) -> tuple[Found, QTensor]:
-        """Read some rows and find their codes.
+    @property
+    def is_safe(self) -> bool:
+        """Whether plain rounding cannot lose half of what any block holds.
+
+        Every element but the largest is off by half a step at most, and the block holds at least the largest squared.
+        """
+        grid, of = self.planned.grid, self.planned
+        if of.algorithm.name != "rtn" or of.parameters or not grid.dtype.is_integer or grid.float_zero:
+            return False
+        lowest, highest = grid.dtype.lowest, grid.dtype.highest
+        steps = -lowest if grid.signed_scale else (highest - lowest) / 2  # from zero to the largest
+        return prod(self.block) - 1 <= _SAFE * (2 * steps) ** 2
+
+    def settle(self, start: int, stop: int) -> tuple[Found | None, QTensor]:
+        """Read some rows and find their codes; with what is known of them, where it was measured.
 
         Raises:
             DataError: a value that is not finite.
         """
         rows = self.place.rows(start, stop)
         try:
+            if start and self.is_safe:
+                problem = Problem(rows, self.planned.grid, self.block)
+                problem.check()
+                return None, QTensor.encode(rows, rtn.qparams(problem))
             solution = settle(rows, replace(self.planned, block=self.block), Statistics())
         except DataError as error:
             error.where = f"{self.name}, counted from row {start}"
             raise
+        facts = {**solution.facts, "rows": stop - start} if self.is_safe else solution.facts
         energy = float(torch.linalg.vector_norm(rows, dtype=torch.float32)) ** 2
-        return Found(solution.facts, energy, solution.qtensor.scale.numel()), solution.qtensor
+        return Found(facts, energy, solution.qtensor.scale.numel()), solution.qtensor
 
     def joined(self, pieces: Sequence[QTensor]) -> QTensor:
         """The codes of all rows from those of the pieces."""
@@ -98,7 +124,9 @@ def facts_of(pieces: Sequence[Found]) -> dict[str, Any]:
     energies, blocks = [piece.energy for piece in pieces], [piece.blocks for piece in pieces]
     found: dict[str, Any] = {}
     for key, first in facts[0].items():
-        if isinstance(first, dict):
+        if isinstance(first, int):
+            found[key] = sum(each[key] for each in facts)
+        elif isinstance(first, dict):
             found[key] = {name: _mean([each[key][name] for each in facts], blocks) for name in first}
         else:
             found[key] = _mean([each[key] for each in facts], energies)

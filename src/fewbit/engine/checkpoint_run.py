@@ -44,7 +44,7 @@ class CheckpointRun:
     """A pass.
 
     Args:
-        view: of a model of stand-ins, which is changed.
+        view: of an empty model, which is changed.
         plan: what becomes of its weights.
         tensors: the files.
         known: what an earlier pass told.
@@ -65,13 +65,17 @@ class CheckpointRun:
             UsageError: files that are not as the model has them.
             DataError: a file that is damaged, a weight that is not finite.
         """
+        with one_thread() as threads:  # tasks have threads of their own, and main ones that wait would take theirs
+            self._write(folder, format, shard_bytes, threads)
+
+    def _write(self, folder: Path, format: str, shard_bytes: int, threads: int) -> None:
         exporter, model, record = registry.get("exporters", format), self._view.native(), self._begun()
         contents = FileContents(self._tensors, find_weights(model, self._weights, self._tensors))
         put_stand_ins(self._view, self._weights, self._known.scales)
         self._view.sign(self._plan.config, record)
         laid = exporter.lay_out(model, folder, contents)
         refuse_missing(contents.missing, self._tensors)
-        with one_thread() as threads, contents.begin(laid.entries, threads, self._progress):
+        with contents.begin(laid.entries, threads, self._progress):
             write_files(folder, map(contents.expected, laid.entries), shard_bytes)
         found = {w.point.name: self._solution(model, w, contents) for w in self._weights}
         lost = {name: each for name, each in found.items() if is_lost(each)}

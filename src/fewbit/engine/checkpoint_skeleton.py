@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face model without its weights: every tensor is one number that stands for all, in the right shape.
+"""A Hugging Face model without its weights: first empty, to plan for; then of stand-ins, to be laid out.
 
-Such a model has the names, ties and layers of the real one, so that whatever plans for a model or writes one can be
-asked what it would do; nothing it could say of values is true.
+An empty model has names, ties and layers, and shapes flow through it. Stand-ins are tensors of the right shape in which
+one number stands for all: whatever writes a model can be asked what it would write. What they say of values is not so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,12 @@ import orjson
 import torch
 from torch import Tensor, nn
 
+from fewbit.backends.eager.telling import tell_stacks
+from fewbit.backends.eager.view import EagerView
+from fewbit.engine.checkpoint_names import OPEN_IT
 from fewbit.engine.plan import WeightPlan
 from fewbit.errors import DataError, UsageError
+from fewbit.exporters._compressed_experts import cut_stack
 from fewbit.model.view import ModelView
 from fewbit.modules.checkpoint_files import Place
 from fewbit.modules.coded import Coded
@@ -25,11 +29,12 @@ from fewbit.modules.huggingface import empty_model
 from fewbit.numerics.qtensor import QTensor
 
 
-def stand_in_model(folder: Path, tensors: Mapping[str, Place]) -> Any:
-    """The model of a folder, in the dtype it would be opened in.
+def empty_view(folder: Path, tensors: Mapping[str, Place]) -> ModelView:
+    """A view of the model of a folder, on the meta device, in the dtype it would be opened in.
 
     Raises:
-        UsageError: a model that is quantized already, or that transformers has no class for.
+        UsageError: a model that is quantized already, or that transformers has no class for, or with weights whose use
+            only a run shows.
         DataError: a configuration that cannot be read.
     """
     config = _config(folder)
@@ -40,24 +45,22 @@ def stand_in_model(folder: Path, tensors: Mapping[str, Place]) -> Any:
     model.tie_weights()
     model.name_or_path = str(folder)
     dtype = model.config.dtype or next(place.dtype for place in tensors.values() if place.dtype.is_floating_point)
-    made: dict[int, nn.Parameter] = {}
-    held: list[nn.Parameter] = []  # for as long as their ids count
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in made:
-                    kind = dtype if parameter.is_floating_point() else parameter.dtype
-                    made[id(parameter)] = nn.Parameter(_alike(parameter, kind), requires_grad=False)
-                    held.append(parameter)
-                module._parameters[name] = made[id(parameter)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                module._buffers[name] = _alike(buffer, buffer.dtype)
-    return model
+    _replace(model, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, buffers=False)
+    view = EagerView(model)
+    # What transformers cuts into matrices for its checkpoints are the weights of linear layers, `[out, in]`.
+    strange = tell_stacks(view, lambda name, shape: len(shape) == 3 and cut_stack(model, name, shape) is not None)
+    if strange:
+        raise UsageError(
+            f"how {len(strange)} tensors are used shows only when the model runs: {', '.join(strange[:4])}",
+            where=folder,
+            expected="linear layers, and experts that a checkpoint has as matrices",
+            try_=OPEN_IT,
+        )
+    return view
 
 
 def put_stand_ins(view: ModelView, weights: list[WeightPlan], scales: Mapping[str, float]) -> None:
-    """Give a model of stand-ins codes that stand for those of a plan.
+    """Give an empty model stand-ins, codes where a plan has them.
 
     Args:
         view: of the model, which is changed.
@@ -65,10 +68,11 @@ def put_stand_ins(view: ModelView, weights: list[WeightPlan], scales: Mapping[st
         scales: for some weights, the scale that stands for theirs. By default it has as many digits as its type, so
             that it fits where any scale of that type would.
     """
+    _replace(view.native(), _stand_in, buffers=True)
     for planned in weights:
         point, grid = planned.point, planned.grid
         coded = Coded(grid, point.shape, planned.block, tuple(range(len(point.shape))), view.read(point).dtype)
-        parts = {part: _alike(tensor, tensor.dtype) for part, tensor in parts_of(coded).items()}
+        parts = {part: _stand_in(tensor) for part, tensor in parts_of(coded).items()}
         kind = parts["scale"].dtype
         digits = 1 + torch.finfo(kind).eps if kind.is_floating_point else 1
         one = torch.tensor(scales.get(point.name, digits), dtype=kind)
@@ -76,9 +80,20 @@ def put_stand_ins(view: ModelView, weights: list[WeightPlan], scales: Mapping[st
         view.quantize(point, QTensor.from_tensors(grid, point.shape, planned.block, parts))
 
 
-def _alike(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor of the same shape that takes no memory."""
-    return torch.zeros((), dtype=dtype).expand(tensor.shape)
+def _stand_in(tensor: Tensor) -> Tensor:
+    """A tensor of the same dtype and shape that takes no memory."""
+    return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) if tensor.is_meta else tensor
+
+
+def _replace(model: nn.Module, change: Callable[[Tensor], Tensor], *, buffers: bool) -> None:
+    """Change every parameter once, however many have it, and buffers if asked for."""
+    before = list(model.parameters())  # held for as long as their ids count
+    made = {id(each): nn.Parameter(change(each.detach()), requires_grad=False) for each in before}
+    for module in model.modules():
+        owned = module._parameters.items()
+        module._parameters |= {name: made[id(each)] for name, each in owned if each is not None}
+        if buffers:
+            module._buffers |= {name: change(each) for name, each in module._buffers.items() if each is not None}
 
 
 def _config(folder: Path) -> dict[str, Any]:

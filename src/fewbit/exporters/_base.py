@@ -10,6 +10,9 @@ A member is a file with
 - `refusals(weights) -> list of (layer, reason)`: everything that speaks against writing such weights, found before any
   computation; `weights` are `Destined`, the quantized ones and those that stay in float. A format that takes everything
   has none;
+- `lay_out(model, folder, contents, **options) -> Laid`: for formats that a checkpoint is turned into file to file:
+  write what is no tensor, and say which tensors there are. Where `contents` is given the model has stand-ins, and
+  `contents` the values (`_checkpoint_layout`); `check(model, folder, manifest, contents)` then compares a sample;
 - `read(folder, manifest, *, model, factory, device, verify) -> model`: for formats that fewbit loads itself; a format
   that only another runtime loads has none. What the four mean stands at `fewbit.load`, which gives them all.
 
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fewbit.exporters._checkpoint_layout import Contents, Laid
 from fewbit.numerics.grid import Grid
 
 
@@ -58,6 +62,16 @@ class Exporter(Protocol):
 
     def check(self, model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Read back what was written and compare it with the model."""
+
+
+class Streamable(Exporter, Protocol):
+    """What an exporter module offers whose format a checkpoint is turned into file to file."""
+
+    def lay_out(self, model: Any, folder: Path, contents: Contents | None = None, **options: Any) -> Laid:
+        """Write what is no tensor, and say which tensors there are."""
+
+    def check(self, model: Any, folder: Path, manifest: Mapping[str, Any], contents: Contents | None = None) -> None:
+        """Read back what was written and compare it with the model, or a sample of it with the contents."""
 
 
 class Loadable(Exporter, Protocol):

@@ -26,14 +26,14 @@ def in_checkpoint(
         empty: only names, dtypes and shapes of the plain ones are wanted: none is read, what was cut has no values.
 
     Returns:
-        The new name of each tensor, `None` for one that was cut or merged; and every entry under its new name.
+        The new name of each tensor, `None` for one that was cut or merged; and every entry under its new name, by name.
     """
     held = {entry.name: _stand_in(entry) for entry in later}
     held |= {entry.name: _stand_in(entry) if empty else entry.read().detach() for entry in plain}
     own = {id(held[entry.name]): entry for entry in (*later, *plain)}
     names: dict[str, str | None] = dict.fromkeys(held)
     entries = []
-    for name, tensor in _reverted(model, held).items():
+    for name, tensor in sorted(_reverted(model, held).items(), key=_by_name):
         entry = own.get(id(tensor))
         if entry is not None:
             names[entry.name] = name
@@ -54,6 +54,10 @@ def _reverted(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _stand_in(entry: Entry) -> Tensor:
     return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
+
+
+def _by_name(item: tuple[str, Tensor]) -> str:
+    return item[0]
 
 
 def _itself(tensor: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ class Place:
         """
         size = self.row_bytes
         raw = torch.empty((stop - start) * size, dtype=torch.uint8)
-        left = memoryview(raw.numpy())
+        content: Any = raw.numpy()
+        left = memoryview(content)
         with self.path.open("rb", buffering=0) as file:
             file.seek(self.start + start * size)
             while left and (count := file.readinto(left)):
@@ -72,12 +73,14 @@ def find_tensors(folder: Path) -> dict[str, Place]:
         UsageError: no tensors there.
         DataError: a header that contradicts its file, an index that is not true.
     """
-    index = folder / _INDEX
-    if not index.is_file():
-        alone = folder / "model.safetensors"
-        if not alone.is_file():
-            raise UsageError("no weights here", where=folder, expected=f"model.safetensors, or several and {_INDEX}")
-        return _header(alone)
+    index, alone = folder / _INDEX, folder / "model.safetensors"
+    found = _indexed(folder, index) if index.is_file() else _header(alone) if alone.is_file() else {}
+    if not found:
+        raise UsageError("no weights here", where=folder, expected=f"model.safetensors, or several and {_INDEX}")
+    return found
+
+
+def _indexed(folder: Path, index: Path) -> dict[str, Place]:
     try:
         named = dict(orjson.loads(index.read_bytes())["weight_map"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:

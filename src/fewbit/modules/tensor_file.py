@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fewbit.errors import DataError, require
 
-# What every version of the format has, as it calls them. Other dtypes are kept as bytes, and the manifest says what they
-# are.
+# What every version of the format has, by its names. Others are kept as bytes, and the manifest says what they are.
 NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
