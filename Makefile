@@ -31,6 +31,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python bench/minilm.py
 	$(BIN)/python bench/eager.py
 	$(BIN)/python bench/onnx_run.py
+	$(BIN)/python bench/checkpoint.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make_findings.py

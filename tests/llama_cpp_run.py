@@ -10,12 +10,13 @@ import json
 import sys
 from pathlib import Path
 
-import llama_cpp
 import numpy as np
 
 
 def logits(path, ids):
     """`[position, token]`, everything in float32 that can be."""
+    import llama_cpp
+
     llm = llama_cpp.Llama(
         path, n_ctx=len(ids), n_batch=len(ids), n_ubatch=len(ids), logits_all=True, n_threads=1, n_threads_batch=1,
         type_k=0, type_v=0, flash_attn=False, swa_full=True, verbose=False,
@@ -25,12 +26,16 @@ def logits(path, ids):
 
 
 def tokens(path, texts):
+    import llama_cpp
+
     llm = llama_cpp.Llama(path, vocab_only=True, verbose=False)
     return [llm.tokenize(text.encode(), add_bos=False, special=False) for text in texts]
 
 
 def quantize(path, types):
     """What ggml's own quantizer makes of a matrix, as bytes."""
+    import llama_cpp
+
     name = next(each for each in (Path(llama_cpp.__file__).parent / "lib").iterdir() if "ggml-base" in each.name)
     chunk = ctypes.CDLL(str(name)).ggml_quantize_chunk
     sizes = [ctypes.c_int64] * 3

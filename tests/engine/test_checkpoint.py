@@ -24,6 +24,7 @@ from fewbit.data.findings import Progress
 from fewbit.engine import checkpoint_pieces
 from fewbit.engine.checkpoint import compress_checkpoint
 from fewbit.engine.checkpoint_ahead import Ahead
+from fewbit.engine.checkpoint_names import NeedsModel
 from fewbit.engine.delivering import export
 from fewbit.errors import DataError, UsageError
 from fewbit.exporters import _compressed_codes
@@ -235,6 +236,10 @@ def not_finite(held):
     held[DOWN][3, 5] = float("nan")
 
 
+def tied_twice(held):
+    held["lm_head.weight"] = held["model.embed_tokens.weight"].clone()
+
+
 def old_names(held):
     for name in list(held):
         held[name.removeprefix("model.")] = held.pop(name)
@@ -254,6 +259,28 @@ def test_files_that_are_not_the_models_are_refused(change, error, said, saved, t
     with pytest.raises(error, match=said):
         compress_checkpoint(source, tmp_path / "out", mode="int4_sym", group_size=32, algorithm="rtn")
     assert not (tmp_path / "out").exists()
+
+
+def test_tensors_without_a_place_are_named_and_tied_ones_refused(saved, tmp_path):
+    source = rewritten(saved("tied"), tmp_path / "in", lambda held: held.update(extra=torch.zeros(3)))
+    out = compress_checkpoint(source, tmp_path / "out", mode="int4_sym", group_size=32, algorithm="rtn")
+    lines = json.loads((out / "record.json").read_bytes())["lines"]
+    assert [line["where"] for line in lines if line["what"] == "left-out"] == ["extra"]
+    source = rewritten(saved("tied"), tmp_path / "twice", tied_twice)
+    with pytest.raises(NeedsModel, match="shares with another"):
+        compress_checkpoint(source, tmp_path / "none", mode="int4_sym", group_size=32, algorithm="rtn")
+
+
+def test_experts_some_of_which_are_zeros(saved, tmp_path):
+    """Their scales are kept in another dtype than those of the other experts, which one stack cannot say."""
+
+    def change(held):
+        name = next(name for name in held if name.endswith("experts.1.w2.weight"))
+        held[name].zero_()
+
+    source = rewritten(saved("mixtral"), tmp_path / "in", change)
+    with pytest.raises(NeedsModel, match="scales of one stack in two dtypes"):
+        compress_checkpoint(source, tmp_path / "out", mode="fp8_e4m3", algorithm="rtn")
 
 
 @pytest.mark.parametrize(
@@ -303,3 +330,9 @@ def test_results_come_in_order_and_errors_where_they_are():
         with pytest.raises(ValueError, match="third"):
             results.take()
         assert results.take() == 4
+
+
+def test_compress_weights_goes_this_way_by_itself(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr("fewbit.engine.verbs.view_of", lambda model: pytest.fail("the model was opened"))
+    made = compress_weights(saved("llama"), mode="int4_sym", group_size=32, output=tmp_path / "o", format="gptq")
+    assert made == tmp_path / "o" and (made / "config.json").is_file()

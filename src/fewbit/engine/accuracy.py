@@ -22,8 +22,9 @@ from fewbit.engine.options import PRICE, Options
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.engine.run import facts_of, probe, refuse_weights, view_of
+from fewbit.engine.scoping import without
 from fewbit.engine.static import Calibrated, calibrate
-from fewbit.engine.verbs import configuration, without
+from fewbit.engine.verbs import configuration
 from fewbit.errors import DataError, UsageError
 from fewbit.model.placing import Placed
 from fewbit.record import Record

@@ -8,19 +8,20 @@ follows a piece, and time the disk. What is written is what `compress_weights` a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fewbit import registry
 from fewbit.data.findings import Progress
-from fewbit.engine.checkpoint_names import OPEN_IT
+from fewbit.engine.checkpoint_names import NeedsModel
 from fewbit.engine.checkpoint_run import CheckpointRun, SecondPass
 from fewbit.engine.checkpoint_skeleton import empty_view
 from fewbit.engine.compression import compression
 from fewbit.engine.formats import format_name, refuse_formats
 from fewbit.engine.planning import make_plan
+from fewbit.engine.scoping import ignored
 from fewbit.engine.staging import check_target, made_whole, place
-from fewbit.engine.verbs import ignored
 from fewbit.errors import UsageError, nearest
 from fewbit.modules.checkpoint_files import find_tensors
 from fewbit.schemes.modes import CompressWeightsMode
@@ -62,8 +63,9 @@ def compress_checkpoint(
         The output folder.
 
     Raises:
-        UsageError: no such checkpoint, a format or an algorithm that needs the model, weights that the format cannot
-            hold, a place that is taken.
+        UsageError: no such checkpoint, an algorithm that needs data, weights that the format cannot hold, a place that
+            is taken.
+        NeedsModel: a format or files that only the opened model can be compressed with (it is a `UsageError`).
         DataError: files that are damaged, weights that are not finite.
     """
     source, target, name = place(folder), place(output), format_name(format)
@@ -86,15 +88,21 @@ def compress_checkpoint(
                 run.write(staged, name, shard_bytes)
             return target
         except SecondPass as told:  # what only values can tell; the next pass begins with it
-            known = SecondPass({**known.scales, **told.scales}, {**known.floats, **told.floats})
+            known = SecondPass({**known.narrow, **told.narrow}, {**known.floats, **told.floats})
+
+
+def goes_file_to_file(model: Any, formats: Sequence[str], algorithm: str | None) -> bool:
+    """Whether a model without data, and what is wanted of it, look like work for `compress_checkpoint`."""
+    if not isinstance(model, str | Path) or len(formats) != 1:
+        return False
+    able = hasattr(registry.get("exporters", format_name(formats[0])), "lay_out")
+    return able and algorithm in (None, "auto", *_ALGORITHMS) and (place(model) / "config.json").is_file()
 
 
 def _refuse(name: str, exporter: Any, algorithm: str | None, shard_bytes: int) -> None:
     if not hasattr(exporter, "lay_out"):
         able = [each for each in registry.names("exporters") if hasattr(registry.get("exporters", each), "lay_out")]
-        raise UsageError(
-            f"the format {name!r} is not written file to file", expected=f"one of {', '.join(able)}", try_=OPEN_IT
-        )
+        raise NeedsModel(f"the format {name!r} is not written file to file", expected=f"one of {', '.join(able)}")
     if algorithm not in (None, "auto", *_ALGORITHMS):
         raise UsageError(
             f"algorithm={algorithm!r} without data", where="algorithm", expected=nearest(str(algorithm), _ALGORITHMS)

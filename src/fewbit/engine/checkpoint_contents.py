@@ -19,8 +19,6 @@ from fewbit.numerics.qtensor import QTensor
 
 _BYTES = 16 << 20
 """Of a tensor that is copied, at a time."""
-_SMALL = 2.0**-40
-"""A scale that bfloat16 has and float16 has not."""
 
 Result = tuple[Found | None, QTensor | Tensor]
 
@@ -33,24 +31,25 @@ class FileContents:
         weights: those of its tensors that become codes, by name.
 
     Attributes:
+        weights: as given.
         missing: tensors that were asked for and are not there, or not of the dtype and shape that the model has.
         found: what is known of each weight's pieces, by the name it has in the model.
-        scales: weights whose scales need another dtype than was said, with a scale that says it.
+        narrow: weights whose scales need another dtype than was said, and whether it is a narrower one.
     """
 
     def __init__(self, tensors: Mapping[str, Place], weights: Mapping[str, Weight]):
-        self._tensors, self._weights = tensors, weights
+        self._tensors, self.weights = tensors, weights
         self._dtypes: dict[str, torch.dtype] = {}
         self._order: list[str] = []
         self._progress = Progress()
         self._ahead: Ahead[Result] | None = None
         self.missing: list[str] = []
         self.found: dict[str, list[Found]] = {}
-        self.scales: dict[str, float] = {}
+        self.narrow: dict[str, bool] = {}
 
     def codes(self, name: str) -> QTensor:
         """The codes of a weight."""
-        weight = self._weights[name]
+        weight = self.weights[name]
         return weight.joined([piece for piece in self._pieces(weight) if isinstance(piece, QTensor)])
 
     def floats(self, entry: Entry) -> Entry:
@@ -59,17 +58,17 @@ class FileContents:
         if place is None or place.dtype is not entry.dtype or place.shape != entry.shape:
             self.missing.append(name)
             return entry
-        if name not in self._weights:
+        if name not in self.weights:
             return replace(entry, pieces=partial(_copied, place))
         self._dtypes[name] = entry.dtype
-        return replace(entry, pieces=partial(self._values, self._weights[name]))
+        return replace(entry, pieces=partial(self._values, self.weights[name]))
 
     def begin(self, entries: Sequence[Entry], threads: int, progress: Progress) -> Ahead[Result]:
         """Start on the weights, in the order that entries will ask for them; to be closed when all are written."""
-        asked = (name for entry in entries for name in (entry.name, _weight_of(entry)) if name in self._weights)
+        asked = (name for entry in entries for name in (entry.name, _weight_of(entry)) if name in self.weights)
         order = dict.fromkeys(asked)
         self._order = list(order)
-        self._ahead = Ahead((task for name in order for task in self._tasks(self._weights[name])), threads)
+        self._ahead = Ahead((task for name in order for task in self._tasks(self.weights[name])), threads)
         self._progress, self.found = progress, {}
         return self._ahead
 
@@ -81,8 +80,8 @@ class FileContents:
         found = entry.read()
         if found.dtype is entry.dtype:
             return found
-        narrower = found.dtype.itemsize < entry.dtype.itemsize
-        self.scales[self._weights[_weight_of(entry)].planned.point.name] = 1.0 if narrower else _SMALL
+        name = self.weights[_weight_of(entry)].planned.point.name
+        self.narrow[name] = found.dtype.itemsize < entry.dtype.itemsize
         return torch.zeros((), dtype=entry.dtype).expand(entry.shape)
 
     def _values(self, weight: Weight) -> Iterator[Tensor]:
@@ -101,7 +100,7 @@ class FileContents:
                 self.found.setdefault(weight.planned.point.name, []).append(found)
             yield piece
         if ahead is not None:
-            self._progress.advance("weights", len(self._weights) - len(self._order), len(self._weights))
+            self._progress.advance("weights", len(self.weights) - len(self._order), len(self.weights))
 
     def _tasks(self, weight: Weight) -> Iterator[Callable[[], Result]]:
         dtype = self._dtypes.get(weight.name)

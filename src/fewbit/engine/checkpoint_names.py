@@ -16,7 +16,19 @@ from fewbit.exporters._compressed_experts import cut_stack
 from fewbit.modules.checkpoint_files import Place
 from fewbit.modules.tensor_file import Entry
 
-OPEN_IT = "open the model: compress_weights(model, …) takes any that transformers opens"
+
+class NeedsModel(UsageError):
+    """What cannot be done file to file, and can with the model opened.
+
+    Args:
+        what: what was found, in one sentence.
+        where: the folder or the tensor.
+        expected: what would have been right.
+    """
+
+    def __init__(self, what: str, *, where: object = None, expected: object = None):
+        try_ = "open the model: compress_weights(model, …) takes any that transformers opens"
+        super().__init__(what, where=where, expected=expected, try_=try_)
 
 
 def find_weights(model: Any, weights: Sequence[WeightPlan], tensors: Mapping[str, Place]) -> dict[str, Weight]:
@@ -28,7 +40,7 @@ def find_weights(model: Any, weights: Sequence[WeightPlan], tensors: Mapping[str
         tensors: of the files.
 
     Raises:
-        UsageError: weights that the files do not have as the model has them, all of them.
+        NeedsModel: weights that the files do not have as the model has them, all of them.
     """
     own = {w.point.name: _parameter(model, w) for w in weights}
     later = [Entry(name, each.dtype, tuple(each.shape), each.detach) for name, each in own.items()]
@@ -50,17 +62,16 @@ def refuse_missing(names: Sequence[str], tensors: Mapping[str, Place]) -> None:
     """Refuse files that are not as transformers would write them today.
 
     Raises:
-        UsageError: there are names of tensors that are not there, or not as the model has them.
+        NeedsModel: there are names of tensors that are not there, or not as the model has them.
     """
     if not names:
         return
     shown = ", ".join(_described(name, tensors) for name in names[:4])
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    raise UsageError(
+    raise NeedsModel(
         f"{len(names)} tensors are not in the files as the model has them: {shown}{more}",
         where=next(iter(tensors.values())).path.parent if tensors else None,
         expected="names, dtypes and shapes as model.save_pretrained() writes them",
-        try_=OPEN_IT,
     )
 
 

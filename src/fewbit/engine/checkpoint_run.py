@@ -12,7 +12,7 @@ from fewbit.algorithms._base import Solution
 from fewbit.algorithms._parallel import one_thread
 from fewbit.data.findings import Progress
 from fewbit.engine.checkpoint_contents import FileContents
-from fewbit.engine.checkpoint_names import find_weights, refuse_missing
+from fewbit.engine.checkpoint_names import NeedsModel, find_weights, refuse_missing
 from fewbit.engine.checkpoint_pieces import facts_of
 from fewbit.engine.checkpoint_skeleton import put_stand_ins
 from fewbit.engine.companions import copy_companions
@@ -31,13 +31,13 @@ class SecondPass(Exception):
     """What values told that a checkpoint's layout depends on: it has to be laid out again.
 
     Args:
-        scales: for weights whose scales are kept in another dtype than was said, a scale that is kept so.
+        narrow: weights whose scales are kept in another dtype than was said, and whether it is a narrower one.
         floats: weights that stay in float, for what their codes would lose.
     """
 
-    def __init__(self, scales: Mapping[str, float], floats: Mapping[str, Solution]):
+    def __init__(self, narrow: Mapping[str, bool], floats: Mapping[str, Solution]):
         super().__init__()
-        self.scales, self.floats = scales, floats
+        self.narrow, self.floats = narrow, floats
 
 
 class CheckpointRun:
@@ -62,7 +62,7 @@ class CheckpointRun:
 
         Raises:
             SecondPass: it has to be done once more, with what was found.
-            UsageError: files that are not as the model has them.
+            NeedsModel: files that are not as the model has them.
             DataError: a file that is damaged, a weight that is not finite.
         """
         with one_thread() as threads:  # tasks have threads of their own, and main ones that wait would take theirs
@@ -71,16 +71,20 @@ class CheckpointRun:
     def _write(self, folder: Path, format: str, shard_bytes: int, threads: int) -> None:
         exporter, model, record = registry.get("exporters", format), self._view.native(), self._begun()
         contents = FileContents(self._tensors, find_weights(model, self._weights, self._tensors))
-        put_stand_ins(self._view, self._weights, self._known.scales)
+        put_stand_ins(self._view, self._weights, self._known.narrow)
         self._view.sign(self._plan.config, record)
         laid = exporter.lay_out(model, folder, contents)
         refuse_missing(contents.missing, self._tensors)
+        self._note_unused(record, model, {*contents.weights, *(entry.name for entry in laid.entries)})
         with contents.begin(laid.entries, threads, self._progress):
             write_files(folder, map(contents.expected, laid.entries), shard_bytes)
         found = {w.point.name: self._solution(model, w, contents) for w in self._weights}
         lost = {name: each for name, each in found.items() if is_lost(each)}
-        if lost or contents.scales:
-            raise SecondPass(contents.scales, lost)
+        torn = sorted(contents.narrow.keys() & self._known.narrow.keys())
+        if torn:
+            raise NeedsModel("scales of one stack in two dtypes", where=torn[0], expected="scales that one dtype holds")
+        if lost or contents.narrow:
+            raise SecondPass(contents.narrow, lost)
         for planned in self._weights:
             facts, name = found[planned.point.name].facts, planned.point.name
             record.note("quantized", planned.why, where=name, algorithm=planned.algorithm.name, **facts)
@@ -100,6 +104,13 @@ class CheckpointRun:
             if (solution := self._known.floats.get(planned.point.name)) is not None:
                 note_lost(record, planned, solution)
         return record
+
+    def _note_unused(self, record: Record, model: Any, used: set[str]) -> None:
+        """Name tensors of the files that the model has no place for; refuse those that it ties to another."""
+        for name in self._tensors.keys() - used:
+            if name in getattr(model, "all_tied_weights_keys", {}):
+                raise NeedsModel("a tensor that the model shares with another is in the files too", where=name)
+            record.note("left-out", "the model has no place for this tensor", where=name)
 
     def _solution(self, model: Any, planned: WeightPlan, contents: FileContents) -> Solution:
         """What is known of a weight that was written, beside the codes that stand for its own."""

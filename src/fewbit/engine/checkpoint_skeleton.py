@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fewbit.backends.eager.telling import tell_stacks
 from fewbit.backends.eager.view import EagerView
-from fewbit.engine.checkpoint_names import OPEN_IT
+from fewbit.engine.checkpoint_names import NeedsModel
 from fewbit.engine.plan import WeightPlan
 from fewbit.errors import DataError, UsageError
 from fewbit.exporters._compressed_experts import cut_stack
@@ -28,13 +28,16 @@ from fewbit.modules.description import parts_of
 from fewbit.modules.huggingface import empty_model
 from fewbit.numerics.qtensor import QTensor
 
+_SMALL = 2.0**-40
+"""What bfloat16 and float32 have, and float16 has not."""
+
 
 def empty_view(folder: Path, tensors: Mapping[str, Place]) -> ModelView:
     """A view of the model of a folder, on the meta device, in the dtype it would be opened in.
 
     Raises:
-        UsageError: a model that is quantized already, or that transformers has no class for, or with weights whose use
-            only a run shows.
+        UsageError: a model that is quantized already, or that transformers has no class for.
+        NeedsModel: weights whose use only a run shows.
         DataError: a configuration that cannot be read.
     """
     config = _config(folder)
@@ -50,23 +53,22 @@ def empty_view(folder: Path, tensors: Mapping[str, Place]) -> ModelView:
     # What transformers cuts into matrices for its checkpoints are the weights of linear layers, `[out, in]`.
     strange = tell_stacks(view, lambda name, shape: len(shape) == 3 and cut_stack(model, name, shape) is not None)
     if strange:
-        raise UsageError(
+        raise NeedsModel(
             f"how {len(strange)} tensors are used shows only when the model runs: {', '.join(strange[:4])}",
             where=folder,
             expected="linear layers, and experts that a checkpoint has as matrices",
-            try_=OPEN_IT,
         )
     return view
 
 
-def put_stand_ins(view: ModelView, weights: list[WeightPlan], scales: Mapping[str, float]) -> None:
+def put_stand_ins(view: ModelView, weights: list[WeightPlan], narrow: Mapping[str, bool]) -> None:
     """Give an empty model stand-ins, codes where a plan has them.
 
     Args:
         view: of the model, which is changed.
         weights: of the plan.
-        scales: for some weights, the scale that stands for theirs. By default it has as many digits as its type, so
-            that it fits where any scale of that type would.
+        narrow: for some weights, whether every dtype holds their scales, or none but float32. By default a scale has as
+            many digits as its type, so that it fits where any of the usual size would.
     """
     _replace(view.native(), _stand_in, buffers=True)
     for planned in weights:
@@ -75,8 +77,8 @@ def put_stand_ins(view: ModelView, weights: list[WeightPlan], scales: Mapping[st
         parts = {part: _stand_in(tensor) for part, tensor in parts_of(coded).items()}
         kind = parts["scale"].dtype
         digits = 1 + torch.finfo(kind).eps if kind.is_floating_point else 1
-        one = torch.tensor(scales.get(point.name, digits), dtype=kind)
-        parts["scale"] = one.expand(parts["scale"].shape)
+        scale = {None: digits, True: 1.0, False: digits * _SMALL}[narrow.get(point.name)]
+        parts["scale"] = torch.tensor(scale, dtype=kind).expand(parts["scale"].shape)
         view.quantize(point, QTensor.from_tensors(grid, point.shape, planned.block, parts))
 
 

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
+from fewbit.engine.checkpoint import compress_checkpoint, goes_file_to_file
+from fewbit.engine.checkpoint_names import NeedsModel
 from fewbit.engine.compression import compression
 from fewbit.engine.delivery import Delivery
 from fewbit.engine.fitting import fit
@@ -16,9 +19,9 @@ from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.engine.run import view_of
+from fewbit.engine.scoping import ignored, without
 from fewbit.engine.timing import seconds_to_solve
 from fewbit.errors import UsageError
-from fewbit.model.view import ModelView
 from fewbit.schemes.config import Config
 from fewbit.schemes.modes import CompressWeightsMode
 from fewbit.schemes.presets import preset as preset_config
@@ -114,7 +117,8 @@ def compress_weights(
     """Compress a model's weights and leave its activations alone.
 
     Args:
-        model: an `nn.Module`, or a path. It is not changed.
+        model: an `nn.Module`, or a path. It is not changed. A Hugging Face folder that goes to a checkpoint format
+            without data is not even opened: its files are read and written tensor by tensor.
         mode: what weights become: `int8_asym`, `int4_sym`, `nf4`, `mxfp4` ….
         group_size: elements that share a scale; the mode's own by default.
         ratio: the share of the weights that become `mode`, the least sensitive ones; the others become `int8_asym`.
@@ -138,8 +142,16 @@ def compress_weights(
     """
     _refuse_no_samples(subset_size)
     options = Options.read(advanced_parameters, target=target)
+    formats = [format] if isinstance(format, str) else list(format)
+    data_free = dataset is None and statistics is None and ratio is None
+    if output is not None and data_free and goes_file_to_file(model, formats, algorithm):
+        with suppress(NeedsModel):
+            return compress_checkpoint(
+                    model, output, mode=mode, group_size=group_size, algorithm=algorithm, format=formats[0],
+                    ignored_scope=ignored_scope, all_layers=all_layers, progress=progress,
+                )  # fmt: skip
     view = view_of(model)
-    deliver = Delivery(view, output, options, formats=[format] if isinstance(format, str) else format)
+    deliver = Delivery(view, output, options, formats=formats)
     config = compression(
         view,
         mode,
@@ -205,28 +217,3 @@ def configuration(chosen: str | Config) -> Config:
 def _refuse_no_samples(subset_size: int) -> None:
     if isinstance(subset_size, bool) or not isinstance(subset_size, int) or subset_size < 1:
         raise UsageError(f"subset_size={subset_size!r}", where="subset_size", expected="a whole number from 1 up")
-
-
-def without(config: Config, scope: IgnoredScope | None, view: ModelView) -> Config:
-    """The configuration with the ignored layers excluded by name."""
-    names = ignored(scope, view)
-    return config.excluding(names) if names else config
-
-
-def ignored(scope: IgnoredScope | None, view: ModelView) -> tuple[str, ...]:
-    """The layers that a scope names.
-
-    Raises:
-        UsageError: something else than a scope, or one that names what is not there.
-    """
-    if scope is None:
-        return ()
-    if not isinstance(scope, IgnoredScope):
-        raise UsageError(
-            f"ignored_scope is a {type(scope).__name__}",
-            where="ignored_scope",
-            expected="an IgnoredScope",
-            try_="IgnoredScope(names=[…]), or patterns=, types=",
-        )
-    graph: Any = view
-    return scope.select(view.layers(), graph.edges() if "place" in view.can else None)
