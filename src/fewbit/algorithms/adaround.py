@@ -9,7 +9,6 @@ items kept aside; rows that share a scale are then held against plain rounding i
 from __future__ import annotations
 
 from functools import partial
-from math import prod
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from fewbit.algorithms import rtn, scale_search
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._error import errors, relative
+from fewbit.algorithms._gram import no_gram
 from fewbit.algorithms._parallel import each, one_thread
 from fewbit.algorithms._relaxation import Choice, best
 from fewbit.errors import UsageError
@@ -80,12 +80,9 @@ def solve(problem: Problem, *, steps: int = 300) -> Solution:
 
 def _why_not(problem: Problem) -> str | None:
     """Why there is nothing to learn for a weight."""
-    shape, dtype = problem.weight.shape, problem.grid.dtype
-    seen = problem.statistics.get("gram")
-    if seen is None:
-        return "no second moment of the input is known, and without it nothing beats the nearest value"
-    if len(shape) < 2 or prod(shape[2:]) != 1:
-        return f"the second moment is known by feature, and a weight of shape {list(shape)} has more places than these"
+    if (reason := no_gram(problem)) is not None:
+        return reason
+    shape, dtype, seen = problem.weight.shape, problem.grid.dtype, problem.statistics["gram"]
     features = len(seen["gram"])
     if features % shape[1] or shape[0] % (features // shape[1]):
         return f"the layer reads {features} features, which its weight of shape {list(shape)} is not multiplied with"

@@ -13,7 +13,6 @@ what `scale_search` finds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from fewbit.algorithms import rtn, scale_search
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._columns import Columns, factor, in_order
 from fewbit.algorithms._error import errors, relative
+from fewbit.algorithms._gram import no_gram
 from fewbit.algorithms._parallel import one_thread
 from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
@@ -99,12 +99,9 @@ def _solve(problem: Problem, damping: float, pull: float, blends: Sequence[float
 
 def why_not(problem: Problem) -> str | None:
     """Why the second moment of the input says nothing about a weight, or none of its errors can cancel."""
-    shape, dtype = problem.weight.shape, problem.grid.dtype
-    seen = problem.statistics.get("gram")
-    if seen is None:
-        return "no second moment of the input is known, and without it nothing beats the nearest value"
-    if len(shape) < 2 or prod(shape[2:]) != 1:
-        return f"the second moment is known by feature, and a weight of shape {list(shape)} has more places than these"
+    if (reason := no_gram(problem)) is not None:
+        return reason
+    shape, dtype, seen = problem.weight.shape, problem.grid.dtype, problem.statistics["gram"]
     if len(seen["gram"]) != shape[1]:
         return (
             f"the layer reads {len(seen['gram'])} features, which its weight of shape {list(shape)} is not "
