@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +143,15 @@ def compress_weights(
     options = Options.read(advanced_parameters, target=target)
     formats = [format] if isinstance(format, str) else list(format)
     data_free = dataset is None and statistics is None and ratio is None
+    opened = None
     if output is not None and data_free and goes_file_to_file(model, formats, algorithm):
-        with suppress(NeedsModel):
+        try:
             return compress_checkpoint(
-                    model, output, mode=mode, group_size=group_size, algorithm=algorithm, format=formats[0],
-                    ignored_scope=ignored_scope, all_layers=all_layers, progress=progress,
-                )  # fmt: skip
+                model, output, mode=mode, group_size=group_size, algorithm=algorithm, format=formats[0],
+                ignored_scope=ignored_scope, all_layers=all_layers, progress=progress,
+            )  # fmt: skip
+        except NeedsModel as why:
+            opened = why.what
     view = view_of(model)
     deliver = Delivery(view, output, options, formats=formats)
     config = compression(
@@ -174,6 +176,8 @@ def compress_weights(
         work=deliver.work,
         statistics=None if statistics is None else Path(statistics).expanduser(),
     )
+    if opened is not None:
+        quantizer.record.note("model-opened", f"not compressed file to file: {opened}")
     return deliver(quantizer, result)
 
 

@@ -69,6 +69,7 @@ def test_every_layer_is_met_with_the_inputs_it_has(name):
                     assert torch.equal(given.found, given.wanted)  # nothing was changed
                     met.update({(layer, given.item): given.found for layer in stage.layers})
     fed = {p.layer for p in view.points(lambda p: p.role is Role.input)}
+    compared = 0
     for index, item in enumerate(items):
         seen = watched(model, fed, item)
         for layer, x in seen.items():
@@ -76,7 +77,9 @@ def test_every_layer_is_met_with_the_inputs_it_has(name):
             assert mine is not None, layer
             wanted = rows(x, item)
             if mine.shape == wanted.shape:
+                compared += 1
                 assert torch.allclose(mine, wanted, atol=1e-5), layer
+    assert compared > 0.6 * len(met)  # the others are padded another way than `rows` knows
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert not any("forward" in vars(module) or module._forward_pre_hooks for module in model.modules())
 
