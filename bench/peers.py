@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[1]
 ENVS = ROOT / ".bench" / "envs"
 PINS = Path(__file__).parent / "peers"
 FIRST_IMPORT = {
+    "autoround": "import auto_round",
+    "hqq": "import hqq.core.quantize",
+    "llmcompressor": "import llmcompressor",
     "nncf": "import nncf",
     "ort": "import onnxruntime.quantization",
     "quark": "import quark.torch",

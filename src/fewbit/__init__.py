@@ -21,6 +21,10 @@ _PUBLIC = {
     "Sample": "fewbit.data.sample",
     "capture": "fewbit.data.capture",
     "NumpyExportWrapper": "fewbit.data.export_wrapper",
+    "get_custom_data_collator": "fewbit.data.collate",
+    "device_aware_data_loading": "fewbit.data.loading",
+    "DatasetConfig": "fewbit.data.config",
+    "generate_dataset_config": "fewbit.data.config",
     "Config": "fewbit.schemes.config",
     "QConfig": "fewbit.schemes.config",
     "QuantizationConfig": "fewbit.schemes.layer",
@@ -50,6 +54,7 @@ _PUBLIC = {
     "quantize_with_accuracy_control": "fewbit.engine.accuracy",
     "compare": "fewbit.engine.comparing",
     "compress_weights": "fewbit.engine.verbs",
+    "merge_statistics": "fewbit.engine.merging",
     "plan": "fewbit.engine.verbs",
     "Plan": "fewbit.engine.plan",
     "export": "fewbit.engine.delivering",
@@ -66,14 +71,18 @@ __all__ = ["__version__", *_PUBLIC]
 if TYPE_CHECKING:
     from fewbit.data.capture import capture
     from fewbit.data.check import check_dataset
+    from fewbit.data.collate import get_custom_data_collator
+    from fewbit.data.config import DatasetConfig, generate_dataset_config
     from fewbit.data.dataset import Dataset, open_dataset
     from fewbit.data.export_wrapper import NumpyExportWrapper
     from fewbit.data.findings import DataReport, Finding
     from fewbit.data.fixing import fix_dataset
+    from fewbit.data.loading import device_aware_data_loading
     from fewbit.data.sample import Sample
     from fewbit.engine.accuracy import quantize_with_accuracy_control
     from fewbit.engine.comparing import compare
     from fewbit.engine.delivering import export, load
+    from fewbit.engine.merging import merge_statistics
     from fewbit.engine.plan import Plan
     from fewbit.engine.quantizer import ModelQuantizer
     from fewbit.engine.verbs import compress_weights, plan, quantize

@@ -20,7 +20,7 @@ from fewbit.numerics.grid import Grid
 from tiny_models import codes, rounded
 
 BACKENDS = registry.names("backends")
-OPTIONAL = {"structure", "rescale", "shift", "prune", "edges", "place", "save", "walk"}
+OPTIONAL = {"structure", "rescale", "shift", "prune", "edges", "place", "save", "walk", "rotate", "gradients"}
 
 
 @pytest.mark.parametrize("name", BACKENDS)

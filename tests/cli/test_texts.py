@@ -79,3 +79,63 @@ def test_a_set_that_is_not_here(run, monkeypatch, tmp_path):
     assert code == 1 and "wikitext=PATH" in err and "FEWBIT_WIKITEXT" in err
     code, out, err = run("quantize", "opt", "--data", "wikitext=rows.jsonl", "-o", "out")
     assert code == 0 and "the text of a row is in text" in out, err
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """A tiny BERT that says of which of three kinds a text is, and rows whose labels are what it says itself."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    config = BertConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=len(tokenizer),
+        max_position_embeddings=64, num_labels=3, pad_token_id=0,
+    )  # fmt: skip
+    model = BertForSequenceClassification(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    texts = [f"w{10 + i} w{20 + i % 7} w{30 + i % 5}" for i in range(12)]
+    with torch.no_grad():
+        said = [int(model(**tokenizer(text, return_tensors="pt")).logits.argmax()) for text in texts]
+    said[0] = (said[0] + 1) % 3
+    rows = [{"sentence": text, "label": label} for text, label in zip(texts, said)]
+    (tmp_path / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return rows
+
+
+def test_labels_of_texts_are_compared(run, classifier):
+    arguments = ["compare", "bert", "bert", "--data", "kinds.jsonl"]
+    for more in ((), ("--text-column", "sentence", "--batch-size", 1)):
+        code, out, err = run(*arguments, *more, "--json")
+        assert code == 0, err
+        facts = json.loads(out)["facts"]
+        assert facts["kind"] == "classes" and facts["samples"] == 12
+        assert facts["accuracy"]["original"]["value"] == pytest.approx(11 / 12)
+    code, out, _ = run(*arguments)
+    assert code == 0 and "no difference in accuracy could be shown" in out and "labels-left-out" not in out
+
+
+def test_labels_of_texts_in_python(run, classifier):
+    facts = fewbit.compare("bert", "bert", classifier, text_column="sentence", seqlen=16).facts
+    assert facts["accuracy"]["compressed"]["value"] == pytest.approx(11 / 12)
+    loose = [{"sentence": row["sentence"], "label": "kind"} for row in classifier]  # no whole numbers
+    assert "accuracy" not in fewbit.compare("bert", "bert", loose, text_column="sentence").facts
+
+
+def test_labels_are_no_input_of_a_model_that_is_calibrated(run, classifier):
+    made = fewbit.quantize("bert", classifier, preset="w8a8")
+    assert made.fewbit_record.facts["items"] == 12
+
+
+def test_a_cache_by_name(run, tmp_path):
+    arguments = ["quantize", "opt", "--preset", "fp8", "--data", "rows.jsonl", "--seqlen", 16]
+    code, _, err = run(*arguments, "--kv-cache", "fp8", "--format", "compressed-tensors", "-o", "out")
+    assert code == 0, err
+    written = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert written["kv_cache_scheme"]["num_bits"] == 8
+    code, _, err = run(*arguments, "--kv-cache", "fp9", "-o", "two")
+    assert code == 2 and "fp9" in err

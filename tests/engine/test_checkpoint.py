@@ -114,6 +114,7 @@ CASES = {
     "rows": ("qwen", "compressed_tensors", {"mode": "int8_asym", "algorithm": "rtn"}),
     "fp8": ("llama", "compressed_tensors", {"mode": "fp8_e4m3"}),
     "mxfp4": ("qwen", "compressed_tensors", {"mode": "mxfp4"}),
+    "nvfp4": ("qwen", "compressed_tensors", {"mode": "nvfp4"}),
     "experts": ("mixtral", "compressed_tensors", {"mode": "int4_sym", "group_size": 32, "algorithm": "rtn"}),
     "gptq": ("qwen", "gptq", {"mode": "int4_sym", "group_size": 32, "algorithm": "rtn"}),
     "awq": ("tied", "awq", {"mode": "int4_asym", "group_size": 32, "algorithm": "rtn"}),

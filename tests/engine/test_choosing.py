@@ -112,3 +112,9 @@ def test_what_cannot_run_is_refused_while_planning(own, spec, more, said):
         spec = QuantizationSpec("int4", qscheme="per_channel", ch_axis=0, **spec)
     with pytest.raises(UsageError, match=said):
         ModelQuantizer(config(spec, **more)).plan(mixed())
+
+
+@pytest.mark.parametrize(("name", "says"), [("awq", "'prepare': \\['awq'\\]"), ("bias_correction", "gives no codes")])
+def test_an_algorithm_of_another_stage_is_refused(name, says):
+    with pytest.raises(UsageError, match=says):
+        ModelQuantizer(config(INT4, algo_config=name)).plan(mixed())

@@ -12,6 +12,7 @@ import torch
 import fewbit
 from fewbit.algorithms import scale_search
 from fewbit.algorithms._base import Problem
+from fewbit.engine import delivery
 from fewbit.engine.journal import Journal, job_digest
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
@@ -92,6 +93,32 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     second = compress(tmp_path / "stopped")
     assert weights(second) == weights(whole)
     assert again and not any("layers.0" in name for name in again)  # what was finished was not done again
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped", "whole"]
+
+
+def test_formats_are_there_all_or_none(tmp_path, monkeypatch):
+    formats = ("safetensors", "compressed_tensors")
+    exported = delivery.export
+
+    def fail(model, folder, *, format, **more):
+        if format == formats[1]:
+            raise KeyboardInterrupt
+        return exported(model, folder, format=format, **more)
+
+    def work(name):
+        return fewbit.compress_weights(
+            transformer("llama", hidden_size=32, intermediate_size=64, head_dim=8).eval(), mode="int4_sym",
+            group_size=32, dataset=items(), algorithm="gptq", format=formats, output=tmp_path / name,
+        )  # fmt: skip
+
+    monkeypatch.setattr(delivery, "export", fail)
+    with pytest.raises(KeyboardInterrupt):
+        work("stopped")
+    assert not (tmp_path / "stopped").exists()
+    monkeypatch.undo()
+    work("stopped"), work("whole")
+    for name in formats:
+        assert weights(tmp_path / "stopped" / name) == weights(tmp_path / "whole" / name) != {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped", "whole"]
 
 

@@ -7,10 +7,14 @@ A member is a file with
 - `NEEDS`: the statistics it can use;
 - `solve(problem, **parameters)`: a pure function of tensors. What the problem is, and the result, goes by the stage.
 
+`"rotate"` turns the state that goes through a model: `solve(StreamProblem) -> Rotation`, once, before anything else; it
+    needs no statistics.
 `"prepare"` changes the float model: `solve(LinkProblem) -> Rescaling`, one link at a time. `NEEDS` are names of
     `fewbit.model.watch`, asked about the input of the link's consumers.
 `"round"` settles one weight at a time: `solve(Problem) -> Solution`. `NEEDS` are names of observers; they are fed with
     the layer's input in one pass for all, from rows `[features, positions]`, and come back in `Problem.statistics`.
+`"tune"` settles the weights of a block together. It is asked twice: for each weight as `"round"` is, with the same
+    `NEEDS`, for the codes it begins with; and when the block is through, `solve(BlockProblem) -> Tuned`.
 `"correct"` makes up for what rounding did: `solve(BiasProblem) -> Shift`, one layer at a time. `NEEDS` are names of
     `fewbit.model.watch`, asked about the layer's input (`taps`, `windows`) or output (`sum`, `count`).
 
@@ -36,7 +40,9 @@ import torch
 from torch import Tensor
 
 from fewbit.algorithms._bias import BiasProblem, OutputMeans, Shift, Taps
+from fewbit.algorithms._block import BlockProblem, Tuned
 from fewbit.algorithms._link import Activation, LinkProblem, Operand, Rescaling
+from fewbit.algorithms._stream import Rotation, StreamProblem
 from fewbit.errors import DataError, UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
@@ -45,20 +51,24 @@ from fewbit.numerics.qtensor import QTensor
 __all__ = [
     "Activation",
     "BiasProblem",
+    "BlockProblem",
     "LinkProblem",
     "Operand",
     "OutputMeans",
     "PROBLEMS",
     "Problem",
     "Rescaling",
+    "Rotation",
     "STAGES",
     "Seen",
     "Shift",
     "Solution",
+    "StreamProblem",
     "Taps",
+    "Tuned",
 ]
 
-STAGES = ("prepare", "round", "correct")
+STAGES = ("rotate", "prepare", "round", "tune", "correct")
 """When an algorithm can run, in that order."""
 
 Seen = Mapping[str, Mapping[str, Tensor]]
@@ -78,6 +88,8 @@ class Problem:
         statistics: what the observers in `NEEDS` saw; those that saw nothing are not there.
         held_out_statistics: the same from the samples that were kept aside.
         name: what messages call the weight.
+        super_scale: that of a two-level grid, if it is known already; such weights share it.
+        shared: what an algorithm found out and is the same for all weights that read the same input.
     """
 
     weight: Tensor
@@ -88,6 +100,8 @@ class Problem:
     statistics: Seen = field(default_factory=dict)
     held_out_statistics: Seen = field(default_factory=dict)
     name: str = ""
+    super_scale: Tensor | None = None
+    shared: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def blocks(self) -> Blocks:
@@ -139,9 +153,13 @@ class Solution:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-PROBLEMS: dict[str, type[Problem] | type[LinkProblem] | type[BiasProblem]] = {
+PROBLEMS: dict[
+    str, type[Problem] | type[StreamProblem] | type[LinkProblem] | type[BlockProblem] | type[BiasProblem]
+] = {
+    "rotate": StreamProblem,
     "prepare": LinkProblem,
     "round": Problem,
+    "tune": BlockProblem,
     "correct": BiasProblem,
 }
 """What the algorithms of each stage are asked."""

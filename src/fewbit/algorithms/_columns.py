@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a weight, rounded one after the other: what each loses is handed on to those that come after it.
+"""Columns of a weight, rounded one after the other: what each loses is made up for by those that come after it.
 
-With U the upper Cholesky factor of H⁻¹ in the order of the columns, the best the columns after j can do about the error
-e of column j is to move by -e U[j, after] / U[j, j] (E. Frantar et al., 2022). Columns are taken in panels: within one
-they are corrected at once, what it did to all others follows in one product.
+H = (I + F) D (I + F)ᵀ, F strictly upper triangular, the columns in their order. With e the errors of the columns
+before column k, the best it can be rounded from is w[k] + e F[:, k] (J. Chee et al., 2023; the same that E. Frantar et
+al., 2022, find from the factor of H⁻¹). Columns are taken in panels: what those before it did to a panel comes in one
+product. Within a panel every operation is on one column, so what counts is how few there are, and rows of tensors that
+are taken apart only once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from fewbit.numerics.blocks import Blocks
-from fewbit.numerics.dtypes import Integer
+from fewbit.numerics.dtypes import Dtype, Integer
+from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import dequantize, fake_quantize, quantize
 from fewbit.numerics.rounding import RoundType
 
-_PANEL = 128
+_PANEL = 64
 _RAISE, _TIMES = 10.0, 6  # where the damping is not enough, by how much it is raised, and how often
 
 
@@ -39,25 +48,27 @@ def in_order(gram: Tensor, width: int) -> Tensor:
 
 
 def factor(gram: Tensor, columns: Tensor, damping: float) -> tuple[Tensor, float]:
-    """U, float32, upper triangular: Uᵀ U is the inverse of the damped second moment, columns in their order.
+    """F of the damped second moment, its columns in their order; float32, strictly upper triangular.
 
     Returns:
-        U, and the damping that made it one; raised where the one asked for did not.
+        F, and the damping that made it one; raised where the one asked for did not.
     """
-    ordered = gram[columns][:, columns].double()
-    dead = ordered.diagonal() <= 0
-    ordered.diagonal()[dead] = 1.0  # nothing that is known speaks for or against such a column
-    mean = ordered.diagonal()[~dead].mean() if bool((~dead).any()) else ordered.new_ones(())
-    eye = torch.eye(len(ordered), dtype=ordered.dtype, device=ordered.device)
+    backwards = columns.flip(0)  # from the last column on, so that the factor is upper triangular
+    damped = gram[backwards][:, backwards].double()
+    diagonal = damped.diagonal()
+    dead = diagonal <= 0
+    diagonal[dead] = 1.0  # nothing that is known speaks for or against such a column
+    mean = diagonal[~dead].mean() if bool((~dead).any()) else damped.new_ones(())
+    added = 0.0
     for time in range(_TIMES):
         now = damping * _RAISE**time
-        lower, failed = torch.linalg.cholesky_ex(ordered + now * mean * eye)
+        diagonal.add_((now - added) * mean)
+        added = now
+        lower, failed = torch.linalg.cholesky_ex(damped)
         if not int(failed):
-            inverse = torch.cholesky_inverse(lower)
-            upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
-            if not int(failed):
-                return upper.float(), now
-    return eye.float(), float("inf")
+            upper = lower.float().flip(0, 1)
+            return upper.div_(upper.diagonal().clone()).triu_(1), now
+    return torch.zeros_like(gram, dtype=torch.float32), float("inf")
 
 
 class Columns:
@@ -67,12 +78,12 @@ class Columns:
         weight: `[out, in]`.
         scales: of its blocks; they stay as they are.
         order: of the columns.
-        upper: of `factor`.
+        feedback: F of `factor`.
         damping: that made it.
     """
 
-    def __init__(self, weight: Tensor, scales: QParams, order: Tensor, upper: Tensor, damping: float):
-        self._scales, self._order, self._upper = scales, order, upper
+    def __init__(self, weight: Tensor, scales: QParams, order: Tensor, feedback: Tensor, damping: float):
+        self._scales, self._order, self._feedback = scales, order, feedback
         self._whole = weight
         blocks = Blocks(tuple(weight.shape), scales.block[:2])
         ones = blocks.lay(torch.ones_like(weight))
@@ -81,58 +92,81 @@ class Columns:
         zero = scales.zero_point
         self._zero = None if zero is None else self._columns(ones * blocks.over(_flat(zero)))
         self._damping = damping
+        self._code_type = _code_type(scales.grid)
 
     def _columns(self, laid: Tensor) -> Tensor:
         return laid.reshape(self._whole.shape).T[self._order].contiguous()
 
     def rounded(self) -> Tensor:
         """The codes, `[out, in]`."""
-        left = self._whole.T[self._order].contiguous()
-        done = torch.empty_like(left)
-        for start in range(0, len(left), _PANEL):
-            end = min(start + _PANEL, len(left))
-            lost = torch.empty_like(left[start:end])
-            for at in range(start, end):
-                done[at] = self._nearest(left[at], at)
-                lost[at - start] = (left[at] - done[at]) / self._upper[at, at]
-                if at + 1 < end:
-                    left[at + 1 : end].addr_(self._upper[at, at + 1 : end], lost[at - start], alpha=-1)
-            if end < len(left):
-                left[end:].addmm_(self._upper[start:end, end:].T, lost, alpha=-1)
+        aim = self._whole.T[self._order].contiguous()
+        done, lost = torch.empty_like(aim), torch.empty_like(aim)
+        for start, end in self._panels():
+            near = torch.addmm(aim[start:end], self._feedback[:start, start:end].T, lost[:start])
+            before = self._feedback[start:end, start:end].T.contiguous()
+            done[start:end], lost[start:end] = self._panel(start, near, before, aim[start:end])
         return self._codes(done)
 
     def swept(self, codes: Tensor, gram: Tensor, sweeps: int) -> Tensor:
         """Codes of which each is the best for what the others are, as far as so many sweeps bring them."""
         ordered = gram[self._order][:, self._order]
-        ordered = ordered + self._damping * ordered.diagonal().mean() * torch.eye(len(ordered), device=gram.device)
-        done = self._values(codes)
+        ordered.diagonal().add_(self._damping * ordered.diagonal().mean())
+        size = ordered.diagonal().clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+        done = self.values(codes).T[self._order].contiguous()
         slope = ordered @ (done - self._whole.T[self._order])
         for _ in range(sweeps):
-            for start in range(0, len(done), _PANEL):
-                end = min(start + _PANEL, len(done))
-                near, before = slope[start:end].clone(), done[start:end].clone()
-                for at in range(start, end):
-                    best = self._nearest(done[at] - near[at - start] / ordered[at, at], at)
-                    near.addr_(ordered[start:end, at], best - done[at])
-                    done[at] = best
-                slope.addmm_(ordered[:, start:end], done[start:end] - before)
+            for start, end in self._panels():
+                # A column moves by its slope over its size; that of the next ones changes by how far it moved.
+                near = done[start:end] - slope[start:end] / size[start:end]
+                before = (ordered[start:end, start:end] / size[start:end]).tril_(-1)
+                done[start:end], back = self._panel(start, near, before, done[start:end])
+                slope.addmm_(ordered[:, start:end], back, alpha=-1)
         return self._codes(done)
 
-    def _nearest(self, column: Tensor, at: int) -> Tensor:
-        """The values of the grid nearest to a column's."""
-        grid, step = self._scales.grid, self._step[at]
-        if isinstance(grid.dtype.value, Integer) and grid.rounding is RoundType.half_even and not grid.float_zero:
-            codes = (column / step).round_()
-            low, high = grid.dtype.lowest, grid.dtype.highest
-            if self._zero is None:
-                return codes.clamp_(low, high).mul_(step)
-            zero = self._zero[at]
-            return codes.add_(zero).clamp_(low, high).sub_(zero).mul_(step)
-        return fake_quantize(column[:, None], self._scales_of(at))[:, 0]
+    def _panels(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self._whole.shape[1], _PANEL):
+            yield start, min(start + _PANEL, self._whole.shape[1])
 
-    def _scales_of(self, at: int) -> QParams:
-        zero = None if self._zero is None else self._zero[at][:, None]
-        return QParams(self._scales.grid, (1, 1), self._step[at][:, None], zero)
+    def _panel(self, start: int, near: Tensor, before: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+        """Round the columns of a panel one after the other.
+
+        Args:
+            start: the first of them.
+            near: what they are rounded from, but for the columns of the panel before them.
+            before: what each of these adds, over its error; strictly lower triangular.
+            base: what errors are counted from.
+
+        Returns:
+            The values, and the errors: base less values.
+        """
+        step, zero = (None if x is None else x[start : start + len(near)] for x in (self._step, self._zero))
+        assert step is not None
+        if near.is_cuda and self._code_type is not None and (cuda := _cuda()) is not None:
+            found: tuple[Tensor, Tensor] = cuda.panel(near, before, base, step, zero, self._code_type)
+            return found
+        values, errors = torch.empty_like(near), torch.zeros_like(near)
+        snap = self._snap_integers if isinstance(self._code_type, tuple) else self._snap_others
+        zeros = [None] * len(near) if zero is None else zero.unbind()
+        scales = zip(step.unbind(), step.reciprocal().unbind(), zeros)
+        columns = zip(near.unbind(), values.unbind(), before.unbind(), base.unbind(), errors.unbind(), scales)
+        for column, row, share, wish, error, scale in columns:
+            column.addmv_(errors.T, share)
+            snap(column, *scale, row)
+            torch.sub(wish, row, out=error)
+        return values, errors
+
+    def _snap_integers(self, column: Tensor, step: Tensor, inverse: Tensor, zero: Tensor | None, out: Tensor) -> None:
+        """Put the values of the grid nearest to a column's into `out`."""
+        low, high = self._code_type  # type: ignore[misc]
+        torch.mul(column, inverse, out=out)
+        if zero is None:
+            out.round_().clamp_(low, high).mul_(step)
+        else:
+            out.round_().add_(zero).clamp_(low, high).sub_(zero).mul_(step)
+
+    def _snap_others(self, column: Tensor, step: Tensor, _: Tensor, zero: Tensor | None, out: Tensor) -> None:
+        scales = QParams(self._scales.grid, (1, 1), step[:, None], None if zero is None else zero[:, None])
+        out.copy_(fake_quantize(column[:, None], scales)[:, 0])
 
     def _codes(self, done: Tensor) -> Tensor:
         """The codes of values that lie on the grid, `[out, in]`."""
@@ -141,9 +175,9 @@ class Columns:
         flat = QParams(self._scales.grid, (1, 1), *self._in_place())
         return quantize(found.T.contiguous(), flat)
 
-    def _values(self, codes: Tensor) -> Tensor:
-        flat = QParams(self._scales.grid, (1, 1), *self._in_place())
-        return dequantize(codes, flat).T[self._order].contiguous()
+    def values(self, codes: Tensor) -> Tensor:
+        """What codes stand for, `[out, in]`."""
+        return dequantize(codes, QParams(self._scales.grid, (1, 1), *self._in_place()))
 
     def _in_place(self) -> tuple[Tensor, Tensor | None]:
         """Steps and zero points of every element, columns where they were."""
@@ -159,3 +193,18 @@ class Columns:
 def _flat(part: Tensor) -> Tensor:
     """Scales of blocks as `[out blocks, in blocks]`."""
     return part.reshape(part.shape[:2])
+
+
+def _code_type(grid: Grid) -> tuple[int, int] | str | None:
+    """What a grid's codes are, where that is simple: the lowest and highest integer, or `"e2m1"`."""
+    if grid.rounding is not RoundType.half_even or grid.float_zero:
+        return None
+    if isinstance(grid.dtype.value, Integer):
+        return int(grid.dtype.lowest), int(grid.dtype.highest)
+    return "e2m1" if grid.dtype is Dtype.fp4 else None
+
+
+@cache
+def _cuda() -> ModuleType | None:
+    """The same as one kernel a panel; none where there is no compiler for it."""
+    return import_module("fewbit.algorithms._columns_cuda") if find_spec("triton") else None

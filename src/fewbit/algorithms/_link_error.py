@@ -103,12 +103,17 @@ class LinkError:
         mean_square = self.mean_square / by.double().square()
         noise = self._activation_noise(by, mean_square) + self._producer_noise(factors.to(self.device).float())
         found = []
-        for reader in self.readers:
+        for index, reader in enumerate(self.readers):
             size = (self.mean_square * reader.energy).sum()
             if size > 0:
-                own = reader.noise(by_row(by, len(reader.rows), reader.groups), mean_square).sum()
-                found.append((own + (noise * reader.energy * by.double().square()).sum()) / size)
+                told = (noise * reader.energy * by.double().square()).sum() / size
+                found.append(self._own_error(index, by, mean_square, size) + told)
         return float(torch.stack(found).mean()) if found else 0.0
+
+    def _own_error(self, index: int, by: Tensor, mean_square: Tensor, size: Tensor) -> Tensor:
+        """What rounding a consumer's weight, multiplied by `by`, costs of the mean square of its output."""
+        reader = self.readers[index]
+        return reader.noise(by_row(by, len(reader.rows), reader.groups), mean_square).sum() / size
 
     def _activation_noise(self, by: Tensor, mean_square: Tensor) -> Tensor:
         grid = self.problem.activation.grid

@@ -10,7 +10,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 from fewbit import registry
-from fewbit.algorithms._base import PROBLEMS, STAGES, BiasProblem, LinkProblem, Problem, Rescaling, Shift, Solution
+from fewbit.algorithms._base import (
+    PROBLEMS,
+    STAGES,
+    BiasProblem,
+    BlockProblem,
+    LinkProblem,
+    Problem,
+    Rescaling,
+    Rotation,
+    Shift,
+    Solution,
+    StreamProblem,
+    Tuned,
+)
 from fewbit.errors import UsageError, nearest
 from fewbit.model import watch
 from fewbit.observers._base import observer_class
@@ -22,7 +35,11 @@ class Solve(Protocol):
     @overload
     def __call__(self, problem: Problem, /, **parameters: Any) -> Solution: ...
     @overload
+    def __call__(self, problem: StreamProblem, /, **parameters: Any) -> Rotation: ...
+    @overload
     def __call__(self, problem: LinkProblem, /, **parameters: Any) -> Rescaling: ...
+    @overload
+    def __call__(self, problem: BlockProblem, /, **parameters: Any) -> Tuned: ...
     @overload
     def __call__(self, problem: BiasProblem, /, **parameters: Any) -> Shift: ...
 
@@ -44,8 +61,10 @@ class Algorithm:
     solve: Solve
 
     @property
-    def problem(self) -> type[Problem] | type[LinkProblem] | type[BiasProblem]:
-        """What `solve` is asked."""
+    def problem(
+        self,
+    ) -> type[Problem] | type[StreamProblem] | type[LinkProblem] | type[BlockProblem] | type[BiasProblem]:
+        """What `solve` is asked; one that tunes is asked a `Problem` for each weight before."""
         return PROBLEMS[self.stage]
 
     @property
@@ -107,7 +126,7 @@ def members(stage: str) -> list[str]:
     """The members that run at a stage; those that cannot be imported here are left out.
 
     >>> members("prepare")
-    ['equalization', 'smooth_quant']
+    ['awq', 'equalization', 'smooth_quant']
     """
     found = []
     for name in registry.names("algorithms"):
@@ -119,7 +138,7 @@ def members(stage: str) -> list[str]:
 
 def _refuse_unknown_needs(found: Algorithm) -> None:
     for need in found.needs:
-        if found.stage == "round":
+        if found.stage in ("round", "tune"):
             observer_class(need)
         elif need not in watch.NEEDS:
             what = f"the algorithm {found.name!r} needs {need!r}"

@@ -30,7 +30,7 @@ class Ranges:
     """
 
     def __init__(self, problem: LinkProblem, model: LinkError) -> None:
-        self._problem, self._index = problem, model.index
+        self._problem = problem
         self.activation = None
         if model.low is not None and model.high is not None:
             self.activation = self._gathered(torch.maximum(model.high.abs(), model.low.abs()))
@@ -53,14 +53,12 @@ class Ranges:
             logs = logs + ((size - logs[live]).amax() - size.amax())
         else:
             logs = logs - logs[live].mean()
-        return torch.where(live, self._bounded(logs).exp(), 1.0).float()
+        return torch.where(live, self.bounded(logs).exp(), 1.0).float()
 
     def _gathered(self, values: Tensor) -> Tensor:
-        linked = self._index >= 0
-        into = values.new_zeros(self._problem.outputs)
-        return into.scatter_reduce(0, self._index[linked], values[linked], "amax")
+        return gathered(self._problem, values, "amax")
 
-    def _bounded(self, logs: Tensor) -> Tensor:
+    def bounded(self, logs: Tensor) -> Tensor:
         """Held to where neither the divided nor the multiplied weights leave the normal numbers of their own type."""
         sides = [(self.consumers, consumer.weight.dtype, 1) for consumer in self._problem.consumers]
         if self.producer is not None and self._problem.producer is not None:
@@ -71,6 +69,19 @@ class Ranges:
             least, most = torch.clamp(least - held, max=0.0), torch.clamp(most - held, min=0.0)
             logs = torch.clamp(logs, least, most) if sign > 0 else torch.clamp(logs, -most, -least)
         return logs
+
+
+def gathered(problem: LinkProblem, values: Tensor, how: str) -> Tensor:
+    """Values of the consumers' input channels, of several that come from one of the producer's the `amax` or `mean`.
+
+    >>> from fewbit.algorithms._link import Operand
+    >>> gathered(LinkProblem([Operand(torch.ones(1, 3))], [0, 1, 1]), torch.tensor([1.0, 2.0, 4.0]), "mean")
+    tensor([1., 3.])
+    """
+    index = problem.index(values.device)
+    linked = index >= 0
+    into = values.new_zeros(problem.outputs)
+    return into.scatter_reduce(0, index[linked], values[linked], how, include_self=False)
 
 
 def choose(
@@ -94,7 +105,7 @@ def choose(
     if not judged:
         facts = {"error": before, "error_unscaled": before, "reason": "there is nothing to take factors from"}
         return Rescaling(None, facts)
-    error, facts, factors = min(judged, key=lambda each: each[0])
+    error, facts, factors = min(judged, key=lambda each: each[0])  # the first of equals
     if not error < before * (1 - margin):
         reason = f"the expected error would not fall by {margin:.0%}"
         return Rescaling(None, {"error": before, "error_unscaled": before, "reason": reason})

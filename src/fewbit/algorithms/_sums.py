@@ -18,7 +18,7 @@ from fewbit.numerics.floats import decode, round_to_float, round_to_table
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.rounding import RoundType, round_
 
-_HOST, _DEVICE = 1 << 19, 1 << 22
+_HOST, _DEVICE = 1 << 19, 1 << 25
 
 
 class Scratch(threading.local):

@@ -12,18 +12,21 @@ what `scale_search` finds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fewbit.algorithms import rtn, scale_search
+from fewbit.algorithms._answers import Answers
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._columns import Columns, factor, in_order
 from fewbit.algorithms._error import errors, relative
 from fewbit.algorithms._gram import no_gram
-from fewbit.algorithms._parallel import one_thread
+from fewbit.algorithms._parallel import each, one_thread
+from fewbit.algorithms._refit import can_refit, refit
 from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.qparams import QParams
@@ -32,9 +35,18 @@ from fewbit.numerics.qtensor import QTensor
 STAGE = "round"
 NEEDS = ("moments", "gram")
 
+_LANE = 640  # rows to a thread at a time
+_FEW, _REFITS = 3, 2  # bits, and how often their scales are fitted to the codes
+
 
 def solve(
-    problem: Problem, *, damping: float = 0.05, pull: float = 0.2, blends: Sequence[float] = (1.0,), sweeps: int = 1
+    problem: Problem,
+    *,
+    damping: float = 0.1,
+    pull: float = 0.5,
+    blends: Sequence[float] = (1.0,),
+    sweeps: int = 1,
+    refits: int | None = None,
 ) -> Solution:
     """Codes whose errors cancel where the inputs go together.
 
@@ -45,6 +57,8 @@ def solve(
         pull: λ as such a share: how far the weight may move towards what is wanted.
         blends: how much of that way is tried.
         sweeps: how often every code is looked at once more, the others being what they are.
+        refits: how often scales are fitted to the codes, and these swept again; by default where codes are so few that
+            the first scales are a guess, up to three bits.
 
     Raises:
         DataError: a value is not finite.
@@ -65,36 +79,134 @@ def solve(
     if reason is not None:
         searched = scale_search.solve(problem)
         return Solution(searched.qtensor, {**searched.facts, "fallback": reason})
-    return _solve(problem, damping, pull, blends, sweeps)
+    refits = refits if refits is not None else _REFITS if problem.grid.dtype.bits <= _FEW else 0
+    return _solve(problem, damping, pull, blends, sweeps, refits)
 
 
 @one_thread()
-def _solve(problem: Problem, damping: float, pull: float, blends: Sequence[float], sweeps: int) -> Solution:
-    weight = problem.weight.detach().float().reshape(problem.weight.shape[:2])
-    teach, judge = _Side(problem, weight, aside=False), _Side(problem, weight, aside=True)
-    columns = in_order(teach.gram, weight.shape[1] if problem.block[1] > weight.shape[1] else problem.block[1])
-    upper, raised = factor(teach.gram, columns, damping)
-    moved = teach.moved(weight, pull) - weight if teach.wanted is not None else None
+def _solve(
+    problem: Problem, damping: float, pull: float, blends: Sequence[float], sweeps: int, refits: int
+) -> Solution:
+    teach, judge = Answers(problem), Answers(problem, aside=True)
     plain = rtn.qparams(problem)
-    searched = scale_search.solve(problem).qtensor
-    found = [QTensor.encode(problem.weight.detach(), plain), searched]
-    for blend in blends if moved is not None else blends[:1]:
+    known = _known(problem, teach, damping, pull if any(blends) and teach.wanted is not None else None)
+    blends = blends if known.factor is not None else blends[:1]
+    height, found = problem.block[0], list[_Lane]()
+    lanes = _lanes(len(problem.weight), height, problem.weight.device)
+
+    def settle(at: int, rows: slice) -> None:
+        found[at] = _settle(
+            _part(problem, rows, plain.super_scale), rows, teach, judge, known, blends, (sweeps, refits)
+        )
+
+    found += [None] * len(lanes)  # type: ignore[list-item]
+    each(settle, enumerate(lanes), problem.weight.device)
+    chosen = _stacked([lane.chosen for lane in found], tuple(problem.weight.shape))
+    picks = torch.cat([lane.picks for lane in found])
+    nearest, kept = (torch.cat(losses) for losses in zip(*((lane.plain, lane.kept) for lane in found)))
+    facts = _facts(problem, chosen, plain)
+    aside = "held_out_" if "gram" in problem.held_out_statistics else ""
+    facts |= judge.facts(f"{aside}output_error", nearest, kept)
+    if aside and teach.wanted is None:
+        everything = slice(None)
+        values = (QTensor.encode(problem.weight.detach(), plain).dequantize(), chosen.dequantize())
+        facts |= teach.facts("output_error", *(teach.loss(v.reshape(v.shape[:2]), everything) for v in values))
+    names = ("rtn", "scale_search", *(f"blend {blend:g}" for blend in blends))
+    facts["won"] = {name: float((picks == index).double().mean()) for index, name in enumerate(names)}
+    if known.damping != damping:
+        facts["damping"] = known.damping
+    return Solution(chosen, facts)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is the same for all weights that read the same input: see `_columns` and `Answers`."""
+
+    order: Tensor
+    feedback: Tensor
+    damping: float
+    factor: tuple[Tensor, float] | None
+
+
+def _known(problem: Problem, teach: Answers, damping: float, pull: float | None) -> _Known:
+    width = min(problem.block[1], problem.weight.shape[1])
+    key = ("gptq", damping, pull, width)
+    if key not in problem.shared:
+        order, found = in_order(teach.gram, width), dict[str, Any]()
+
+        def compute(name: str) -> None:
+            found[name] = factor(teach.gram, order, damping) if name == "columns" else teach.damped_factor(pull or 0)
+
+        each(compute, [("columns",)] + ([] if pull is None else [("best",)]), problem.weight.device)
+        feedback, used = found["columns"]
+        problem.shared[key] = _Known(order, feedback, used, found.get("best"))
+    known: _Known = problem.shared[key]
+    return known
+
+
+def _lanes(rows: int, height: int, device: torch.device) -> list[slice]:
+    """Rows that are settled together: a few to each thread, and the same ones whatever the number of threads."""
+    count = max(1, round(rows / _LANE)) if device.type == "cpu" else 1
+    tall = -(-rows // (count * height)) * height
+    return [slice(top, min(top + tall, rows)) for top in range(0, rows, tall)]
+
+
+def _part(problem: Problem, rows: slice, super_scale: Tensor | None) -> Problem:
+    def cut(importance: Tensor | None) -> Tensor | None:
+        by_row = importance is not None and importance.ndim == problem.weight.ndim and len(importance) > 1
+        return importance[rows] if importance is not None and by_row else importance
+
+    return Problem(
+        problem.weight[rows],
+        problem.grid,
+        problem.block,
+        cut(problem.importance),
+        cut(problem.held_out),
+        name=problem.name,
+        super_scale=super_scale,
+    )
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """Some rows: what was chosen, of which choice each is, and what plain rounding and the choice lose by row."""
+
+    chosen: QTensor
+    picks: Tensor
+    plain: Tensor
+    kept: Tensor
+
+
+def _settle(
+    part: Problem,
+    rows: slice,
+    teach: Answers,
+    judge: Answers,
+    known: _Known,
+    blends: Sequence[float],
+    rounds: tuple[int, int],
+) -> _Lane:
+    """All choices for some rows, and of them what loses least."""
+    (sweeps, refits), shape = rounds, part.weight.shape[:2]
+    weight = part.weight.detach().float().reshape(shape)
+    moved = None if known.factor is None else teach.best(rows, *known.factor) - weight
+    searched = scale_search.solve(part).qtensor
+    found = [QTensor.encode(part.weight.detach(), rtn.qparams(part)), searched]
+    for blend in blends:
         aim = weight if moved is None or not blend else weight + blend * moved
-        scales = searched.qparams if aim is weight else _scales(problem, aim)
-        work = Columns(aim, scales, columns, upper, damping)
+        scales = searched.qparams if aim is weight else _scales(part, aim)
+        work = Columns(aim, scales, known.order, known.feedback, known.damping)
         codes = work.rounded()
         if sweeps:
             codes = work.swept(codes, teach.gram, sweeps)
-        found.append(QTensor.from_codes(codes.reshape(problem.weight.shape), scales))
-    losses = torch.stack([judge.loss(each) for each in found])
-    chosen, picks = _chosen(found, losses, problem.block[0])
-    sides = {"output_error": teach} | ({"held_out_output_error": judge} if problem.held_out_statistics else {})
-    facts = _facts(problem, weight, plain, chosen, sides)
-    names = ("rtn", "scale_search", *(f"blend {blend:g}" for blend in blends))
-    facts["won"] = {name: float((picks == index).double().mean()) for index, name in enumerate(names[: len(found)])}
-    if raised != damping:
-        facts["damping"] = raised
-    return Solution(chosen, facts)
+        for _ in range(refits if can_refit(scales) else 0):
+            scales = refit(work.values(codes), aim, teach.gram, scales)
+            work = Columns(aim, scales, known.order, known.feedback, known.damping)
+            codes = work.swept(codes, teach.gram, max(sweeps, 1))
+        found.append(QTensor.from_codes(codes.reshape(part.weight.shape), scales))
+    losses = torch.stack([judge.loss(choice.dequantize().reshape(shape), rows) for choice in found])
+    chosen, picks = _chosen(found, losses, part.block[0])
+    return _Lane(chosen, picks, losses[0], losses.gather(0, picks[None])[0])
 
 
 def why_not(problem: Problem) -> str | None:
@@ -112,42 +224,15 @@ def why_not(problem: Problem) -> str | None:
     return None
 
 
-class _Side:
-    """What one part of the items says of the layer's input and of what it shall answer."""
-
-    def __init__(self, problem: Problem, weight: Tensor, *, aside: bool):
-        given = problem.held_out_statistics if aside and "gram" in problem.held_out_statistics else problem.statistics
-        count = given["gram"]["count"].to(weight.device)
-        self.gram = given["gram"]["gram"].to(weight.device).float() / count
-        wanted = given.get("wanted")
-        self.wanted = None if wanted is None else wanted["wanted"].to(weight.device).float() / count
-        self._target = weight @ self.gram if self.wanted is None else self.wanted
-        self.energy = ((weight @ self.gram) * weight).sum().double()
-
-    def moved(self, weight: Tensor, pull: float) -> Tensor:
-        """The weight that answers best, held back towards the one it was."""
-        assert self.wanted is not None
-        share = pull * self.gram.diagonal().mean().double()
-        eye = torch.eye(len(self.gram), dtype=torch.float64, device=weight.device)
-        lower = torch.linalg.cholesky(self.gram.double() + share * eye)
-        return torch.cholesky_solve((self.wanted.double() + share * weight.double()).T, lower).T.float()
-
-    def loss(self, choice: QTensor) -> Tensor:
-        """What the answers of each row are off, but for a term that is the same for all choices; float64 `[rows]`."""
-        values = choice.dequantize().reshape(self._target.shape)
-        return ((values @ self.gram) * values).sum(1).double() - 2 * (values * self._target).sum(1).double()
-
-    def off(self, choice: QTensor, weight: Tensor) -> float:
-        """What its answers are off from the float weight's in all, over what these are."""
-        values = choice.dequantize().reshape(weight.shape) - weight
-        error = ((values @ self.gram) * values).sum().double()
-        return float(error / self.energy.clamp(min=torch.finfo(torch.float64).tiny))
-
-
 def _scales(problem: Problem, aim: Tensor) -> QParams:
     """The scales that suit a weight, by the importance of the problem's."""
     mine = Problem(
-        aim.reshape(problem.weight.shape), problem.grid, problem.block, problem.importance, name=problem.name
+        aim.reshape(problem.weight.shape),
+        problem.grid,
+        problem.block,
+        problem.importance,
+        name=problem.name,
+        super_scale=problem.super_scale,
     )
     return scale_search.solve(mine).qtensor.qparams
 
@@ -161,27 +246,33 @@ def _chosen(found: list[QTensor], losses: Tensor, height: int) -> tuple[QTensor,
     blocks = picks[::height].reshape(beside)
     codes, params = found[0].codes(), found[0].qparams
     scale, zero = params.scale, params.zero_point
-    for index, each in enumerate(found[1:], 1):
-        codes = torch.where((picks == index).reshape(beside), each.codes(), codes)
-        scale = torch.where(blocks == index, each.qparams.scale, scale)
-        other = each.qparams.zero_point
-        if zero is not None and other is not None:
-            zero = torch.where(blocks == index, other, zero)
+    for index, other in enumerate(found[1:], 1):
+        codes = torch.where((picks == index).reshape(beside), other.codes(), codes)
+        scale = torch.where(blocks == index, other.qparams.scale, scale)
+        moved = other.qparams.zero_point
+        if zero is not None and moved is not None:
+            zero = torch.where(blocks == index, moved, zero)
     return QTensor.from_codes(codes, QParams(params.grid, params.block, scale, zero, params.super_scale)), picks
 
 
-def _facts(
-    problem: Problem, weight: Tensor, plain: QParams, chosen: QTensor, sides: Mapping[str, _Side]
-) -> dict[str, Any]:
+def _stacked(parts: list[QTensor], shape: tuple[int, ...]) -> QTensor:
+    """Rows one under the other."""
+    params = [part.qparams for part in parts]
+    zeros = [each.zero_point for each in params if each.zero_point is not None]
+    first = params[0]
+    whole = QParams(
+        first.grid,
+        first.block,
+        torch.cat([each.scale for each in params]),
+        torch.cat(zeros) if zeros else None,
+        first.super_scale,
+    )
+    return QTensor.from_codes(torch.cat([part.codes() for part in parts]).reshape(shape), whole)
+
+
+def _facts(problem: Problem, chosen: QTensor, plain: QParams) -> dict[str, Any]:
     mine, theirs, silence = errors(problem, chosen, plain, None)
     facts: dict[str, Any] = {}
     for name, ours, rounded in zip(("error", "held_out_error"), relative(mine, silence), relative(theirs, silence)):
         facts[name], facts[f"{name}_rtn"] = ours, rounded
-    nearest = QTensor.encode(problem.weight.detach(), plain)
-    for name, side in sides.items():
-        if side.wanted is None:
-            facts[name], facts[f"{name}_rtn"] = side.off(chosen, weight), side.off(nearest, weight)
-        else:  # errors of the layers before it are made up for, so it has not the float weight's answers to give
-            saved = (side.loss(nearest) - side.loss(chosen)).sum() / side.energy.clamp(min=1e-300)
-            facts[f"{name}_saved"] = float(saved)
     return facts

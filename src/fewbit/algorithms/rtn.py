@@ -67,8 +67,8 @@ def qparams(
     if not issubclass(make, RangeObserver):
         what = f"the observer {observer!r} says no range"
         raise UsageError(what, where=problem.name or None, expected=f"one of {', '.join(range_observers())}")
-    above = None
-    if problem.grid.two_level and make is not MinMaxObserver:
+    above = problem.super_scale
+    if above is None and problem.grid.two_level and make is not MinMaxObserver:
         above = _from_ranges(problem, MinMaxObserver).super_scale
     return _from_ranges(problem, partial(make, **(observer_parameters or {})), above)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from fewbit.errors import UsageError
 if TYPE_CHECKING:
     from fewbit.engine.options import Options
     from fewbit.model.view import ModelView
+    from fewbit.record import Record
 
 
 def carry_out(
@@ -30,6 +32,7 @@ def carry_out(
     as_json: bool,
     formats: Sequence[str] = (),
     statistics: Path | None = None,
+    opened: str | None = None,
 ) -> int:
     """Quantize the model that a command line names, write it, and print what became of it.
 
@@ -45,6 +48,7 @@ def carry_out(
         as_json: print the record.
         formats: what a module is written as.
         statistics: a folder for second moments.
+        opened: why the files of the model were not turned into others without opening it, if they might have been.
 
     Raises:
         UsageError: something that cannot be, before the work starts.
@@ -81,18 +85,30 @@ def carry_out(
             options=options,
             work=deliver.work,
             statistics=statistics,
+            refuse=partial(deliver.refuse, view),
         )
         quantizer.record.facts |= {"model": model, "data": given.data}
+        if opened is not None:
+            quantizer.record.note("model-opened", f"not compressed file to file: {opened}")
         deliver(quantizer, result)
-    if as_json:
-        _output.print_json({"output": str(out), **vars(quantizer.record)})
-        return 0
     if deliver.is_file:
         after = f"what became of each layer: {record_of(out)}"
     else:
         after = f"as {', '.join(formats)}" if formats else _loading(out, model, named)
-    for line in (*_summary.lines(quantizer.record), f"in {out}; {after}"):
-        _output.stdout().print(line, markup=False)
+    return tell(quantizer.record, out, after, as_json=as_json)
+
+
+def tell(record: Record, out: Path, after: str, *, as_json: bool) -> int:
+    """Print what became of a model, for people or as JSON; the exit code. Of several workers the first one does."""
+    from fewbit.engine.joining import is_first
+
+    if not is_first():
+        return 0
+    if as_json:
+        _output.print_json({"output": str(out), **vars(record)})
+    else:
+        for line in (*_summary.lines(record), f"in {out}; {after}"):
+            _output.stdout().print(line, markup=False)
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from fewbit.record import Record
 
-_COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside")
+_COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside", "format")
 _WARNED = ("dtype-unscaled", "accuracy-missed")
 """Lines that come first: what they tell of makes the whole result doubtful."""
 _NAMED, _REASONS = 3, 4
@@ -41,6 +41,9 @@ def lines(record: Record) -> Iterator[str]:
         f"{counts['quantized']} weights quantized, {counts['float']} left in float: "
         f"{decimal(before)} → {decimal(after)} ({before / max(after, 1):.2f}× smaller)"
     )
+    if mix := record.facts.get("mix"):
+        shares = ", ".join(f"{share:.0%} {name}" for name, share in mix["shares"].items() if share)
+        yield f"  {mix['bits']:.2f} bits a weight, scales included: {shares}"
     if activations := record.facts.get("activations", counts["activation"]):
         yield f"  {activations} activations quantized"
     kernels = Counter(line["kernel"] for line in record.lines if line["what"] == "kernel")

@@ -34,10 +34,14 @@ def command(
 
         fewbit plan fewbit-demo/model.safetensors --factory fewbit-demo/model.py:build --preset w4a16 --json
     """
+    from fewbit.engine.run import view_of
+    from fewbit.engine.usual import usual
     from fewbit.engine.verbs import plan
 
-    chosen = _choice.configuration(preset, config).excluding(ignore or ())
-    made = plan(_choice.network(model, factory), config=chosen, target=target)
+    chosen, network = _choice.configuration(preset, config), _choice.network(model, factory)
+    if not isinstance(network, str):  # a graph has no head that a preset leaves alone
+        chosen = usual(chosen, view_of(network), named=config is None, data=False)
+    made = plan(network, config=chosen.excluding(ignore or ()), target=target)
     if json:
         _output.print_json(made.to_dict())
     else:

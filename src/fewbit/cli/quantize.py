@@ -24,6 +24,10 @@ def command(
     config: _choice.Configuration = None,
     target: _choice.Target = None,
     ignore: _choice.Ignore = None,
+    kv_cache: Annotated[
+        str | None,
+        typer.Option(help="Of a language model: keys and values as fp8 or int8; fp8_dynamic, int8_dynamic by token."),
+    ] = None,
     price: Annotated[
         float | None,
         typer.Option(
@@ -60,17 +64,19 @@ def command(
         fewbit quantize fewbit-demo/model.py:build --data fewbit-demo/npz -o fewbit-demo/w8a8 --json
     """
     from fewbit.engine.options import Options
+    from fewbit.engine.usual import usual, with_cache
 
     given = Calibration(data, transform, data_format, policy, option, samples, batch_size, text_column, seqlen, pack)
-    chosen = _choice.configuration(preset, config)
+    chosen = with_cache(_choice.configuration(preset, config), kv_cache)
     more = {"batch_size": batch_size} | ({} if price is None else {"price": price})
     # Biases are corrected by what the data shows of each layer's input.
-    options = Options.read(more, target=target, correct=None if data is None else "fast_bias_correction")
+    options = Options.read(more, target=target, correct=None if data is None else "fast_bias_correction", prepare=None)
 
     def configure(view: ModelView) -> Any:
         if price is not None and "place" not in view.can:
             raise UsageError(f"--price {price} for {model}", where="--price", expected="an ONNX model")
-        return chosen.excluding(_choice.ignored(view, ignore))
+        found = usual(chosen, view, named=config is None, data=data is not None)
+        return found.excluding(_choice.ignored(view, ignore))
 
     return _job.carry_out(
         model,

@@ -15,6 +15,7 @@ from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
+from fewbit.data.text import as_inputs
 from fewbit.engine.delivery import Delivery
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.nearness import nearness
@@ -27,6 +28,7 @@ from fewbit.engine.static import Calibrated, calibrate
 from fewbit.engine.verbs import configuration
 from fewbit.errors import DataError, UsageError
 from fewbit.model.placing import Placed
+from fewbit.model.view import ModelView
 from fewbit.record import Record
 from fewbit.schemes.config import Config
 from fewbit.schemes.scope import IgnoredScope
@@ -58,7 +60,7 @@ def quantize_with_accuracy_control(
 
     Args:
         model: an ONNX model or its path. It is not changed.
-        calibration_dataset: anything `Dataset` takes.
+        calibration_dataset: anything `Dataset` takes; rows of text are tokenized by the tokenizer beside the model.
         validation_dataset: what accuracy is measured on, the same kinds.
         validation_fn: takes a model of the kind that was given (a `ModelProto`) and the validation data as model
             inputs, and returns a number, the higher the better, or a tuple that begins with it. By default the share of
@@ -93,7 +95,9 @@ def quantize_with_accuracy_control(
     view.aim(options.target, options.accuracy_level)
     deliver = Delivery(view, output, options)
     quantizer = ModelQuantizer(without(configuration(preset or "w8a8"), ignored_scope, view))
-    calibration, validation = (_dataset(data) for data in (calibration_dataset, validation_dataset))
+    calibration, validation = (
+        _inputs(data, model, view, options) for data in (calibration_dataset, validation_dataset)
+    )
     run = _calibrated(quantizer, view, calibration, subset_size, options, progress or Progress())
     judge = _Judge(view, validation, validation_fn, options.batch_size)
     wanted = judge.float_score - (abs(judge.float_score) * max_drop if relative else max_drop)
@@ -228,5 +232,8 @@ def _relative(max_drop: float, drop_type: str) -> bool:
     return drop_type == "relative"
 
 
-def _dataset(source: Any) -> Dataset:
-    return source if isinstance(source, Dataset) else Dataset(source)
+def _inputs(data: Any, model: Any, view: ModelView, options: Options) -> Dataset:
+    """Data as inputs of the model, tokenized where it is text."""
+    return as_inputs(
+        data, model, view.signature(), seqlen=options.seqlen, pack=options.pack, column=options.text_column
+    )

@@ -5,7 +5,7 @@ one pass over the data
   ranges, statistics    what the plan's algorithms ask
   inputs                what preparing and correcting ask
 then, without data
-  prepare               channels are evened out between layers, and what was seen is divided along
+  prepare               channels are evened out between layers, and what was seen is divided along, if it helps
   solve                 one weight after the other gets its codes
   correct               biases make up for what rounding did to the mean of each output
 """
@@ -16,22 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fewbit.algorithms._members import Algorithm, algorithm
 from fewbit.data.findings import Progress
-from fewbit.engine.carrying import carry_over
-from fewbit.engine.collect import HELD_OUT_EVERY, Statistics, collect, is_held_out, needed
+from fewbit.engine.collect import Statistics, collect, needed
 from fewbit.engine.correcting import FEW, correct_fast, correct_slow, correctable
 from fewbit.engine.inputs import InputSeen, watch_inputs
-from fewbit.engine.nearness import nearness
+from fewbit.engine.nearer import apart, is_judge
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
-from fewbit.engine.preparing import prepare
+from fewbit.engine.prepared import Shown, prepare_if_nearer, solvers_of
 from fewbit.engine.solve import solve
 from fewbit.errors import DataError
 from fewbit.model.points import Point
 from fewbit.model.view import Item, ModelView
 from fewbit.model.watch import TAPS, WINDOWS, Watch
 from fewbit.record import Record
-
-_JUDGES = 8  # items, of those kept aside, that say whether the answers are nearer with corrected biases
 
 
 def execute_by_layer(
@@ -57,7 +54,7 @@ def execute_by_layer(
         UsageError: an algorithm that there is not, or that runs at another stage.
         DataError: no position reached any activation, or a value is not finite.
     """
-    preparing = [algorithm(name, "prepare") for name in options.prepare]
+    preparing = solvers_of(view, plan, options)
     correcting = None if options.correct is None else algorithm(options.correct, "correct")
     if items is None:
         solve(view, plan, Statistics(), record, progress)
@@ -65,21 +62,23 @@ def execute_by_layer(
         return
     rounded = [] if correcting is None else correctable(view, plan, record)
     kept: dict[int, Item] = {}
-    statistics, seen = Statistics(), dict[str, InputSeen]()
+    shown = Shown()
     if plan.static or needed(plan) or preparing or rounded:
         watch, seen = _watch(view, plan, preparing, correcting)
         first = FEW if correcting is not None and TAPS not in correcting.needs else 1
-        statistics = collect(view, plan, _keeping(items("calibration"), kept, first, judges=bool(rounded)), watch)
+        statistics = collect(view, plan, _keeping(items("calibration"), kept, first), watch)
         _require_positions(plan, statistics)
         if needed(plan) and not statistics.held_out:
             record.note("no-held-out", f"{statistics.items} items are too few to keep one in five aside as a judge")
         record.facts["items"] = statistics.items
+        shown = Shown(statistics, seen)
     if preparing and kept:
-        _prepare(view, plan, preparing, kept[0], items, seen, statistics, record)
+        asked = options.prepare is not None
+        shown = prepare_if_nearer(view, plan, preparing, kept, items, shown, record, asked=asked)
     before = view.copy() if rounded else view
-    solve(view, plan, statistics, record, progress)
+    solve(view, plan, shown.statistics, record, progress)
     if correcting is not None and rounded:
-        _correct(before, view, correcting, rounded, kept, seen, record, progress)
+        _correct(before, view, correcting, rounded, kept, shown.inputs, record, progress)
 
 
 def _watch(
@@ -115,8 +114,8 @@ def _correct(
     else:
         few = [item for index, item in kept.items() if index < FEW]
         shifts = correct_slow(before, corrected, solver, rounded, few, tried, progress)
-    judges = [item for index, item in kept.items() if is_held_out(index)]
-    without, found = (_error(before, each, judges) for each in (plain, corrected))
+    judges = [item for index, item in kept.items() if is_judge(index)]
+    without, found = apart(before, (plain, corrected), judges)
     record.facts["correction"] = {"items": len(judges), "error": found, "error_uncorrected": without}
     if found > without:
         reason = "the answers would be farther from the float model's on the items kept aside: no bias was changed"
@@ -127,42 +126,12 @@ def _correct(
         view.shift(layer, amount)
 
 
-def _error(wanted: ModelView, found: ModelView, items: Sequence[Item]) -> float:
-    """How far answers are apart; one item after the other, since those of a language model are large."""
-    errors = [nearness(list(wanted.answers([item])), list(found.answers([item])))["error"] for item in items]
-    return float(sum(errors)) / max(len(errors), 1)
-
-
-def _keeping(items: Iterator[Item], kept: dict[int, Item], first: int, *, judges: bool) -> Iterator[Item]:
-    """Pass items on, and keep the first ones; and of those kept aside, a few to judge by."""
+def _keeping(items: Iterator[Item], kept: dict[int, Item], first: int) -> Iterator[Item]:
+    """Pass items on, and keep the first ones and those to judge by."""
     for index, item in enumerate(items):
-        if index < first or (judges and is_held_out(index) and index < _JUDGES * HELD_OUT_EVERY):
+        if index < first or is_judge(index):
             kept[index] = item
         yield item
-
-
-def _prepare(
-    view: ModelView,
-    plan: Plan,
-    solvers: Sequence[Algorithm],
-    item: Item,
-    items: Callable[[str], Iterator[Item]],
-    seen: Mapping[str, InputSeen],
-    statistics: Statistics,
-    record: Record,
-) -> None:
-    """Change the float model, and the statistics with it; those that do not follow are collected again."""
-    factors = prepare(view, plan, solvers, item, seen, record)
-    again = carry_over(statistics, plan, factors, seen)
-    if not (again.weights or again.static):
-        return
-    names = [*(w.point.name for w in again.weights), *(a.point.name for a in again.static)]
-    reason = "what was seen of a whole tensor does not say what its channels, scaled, would have shown"
-    record.note("second-pass", reason, where=", ".join(names))
-    more = collect(view, again, items("ranges again"))
-    statistics.ranges |= more.ranges
-    statistics.inputs |= more.inputs
-    statistics.held_out |= more.held_out
 
 
 def _note_no_data(preparing: Sequence[Algorithm], correcting: Algorithm | None, record: Record) -> None:

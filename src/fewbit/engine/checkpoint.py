@@ -8,7 +8,7 @@ follows a piece, and time the disk. What is written is what `compress_weights` a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from fewbit.engine.checkpoint_run import CheckpointRun, SecondPass
 from fewbit.engine.checkpoint_skeleton import empty_view
 from fewbit.engine.compression import compression
 from fewbit.engine.formats import format_name, refuse_formats
+from fewbit.engine.joining import by_the_first
 from fewbit.engine.planning import make_plan
 from fewbit.engine.scoping import ignored
 from fewbit.engine.staging import check_target, made_whole, place
 from fewbit.errors import UsageError, nearest
+from fewbit.model.view import ModelView
 from fewbit.modules.checkpoint_files import find_tensors
 from fewbit.schemes.modes import CompressWeightsMode
 from fewbit.schemes.scope import IgnoredScope
@@ -30,6 +32,7 @@ from fewbit.schemes.scope import IgnoredScope
 _ALGORITHMS = ("rtn", "scale_search")
 
 
+@by_the_first
 def compress_checkpoint(
     folder: str | Path,
     output: str | Path,
@@ -38,7 +41,7 @@ def compress_checkpoint(
     group_size: int | None = None,
     algorithm: str | None = None,
     format: str = "compressed_tensors",
-    ignored_scope: IgnoredScope | None = None,
+    ignored_scope: IgnoredScope | Callable[[ModelView], tuple[str, ...]] | None = None,
     all_layers: bool = False,
     overwrite: bool = False,
     shard_bytes: int = 4 << 30,
@@ -53,7 +56,7 @@ def compress_checkpoint(
         group_size: elements that share a scale; the mode's own by default.
         algorithm: how codes are found: `scale_search`, which is the default, or `rtn`, which is several times faster.
         format: a checkpoint format: `compressed_tensors`, `gptq` or `awq`.
-        ignored_scope: layers that stay in float.
+        ignored_scope: layers that stay in float; or what says them of a view, as names, globs or `re:` expressions.
         all_layers: embeddings and the last layer too; below eight bits they are `int8_asym` otherwise.
         overwrite: replace an earlier export.
         shard_bytes: the most bytes of tensors in one file.
@@ -76,7 +79,7 @@ def compress_checkpoint(
     known = SecondPass({}, {})
     while True:
         view = empty_view(source, tensors)
-        scope = ignored(ignored_scope, view)
+        scope = ignored_scope(view) if callable(ignored_scope) else ignored(ignored_scope, view)
         config = compression(
             view, mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, exclude=scope
         )

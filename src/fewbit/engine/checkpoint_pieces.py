@@ -7,18 +7,20 @@ in float: it would take as long as rounding itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fewbit.algorithms import rtn
 from fewbit.algorithms._base import Problem
 from fewbit.engine.collect import Statistics
 from fewbit.engine.plan import WeightPlan
 from fewbit.engine.solve import settle
+from fewbit.engine.super_scales import super_scales
 from fewbit.errors import DataError
 from fewbit.modules.checkpoint_files import Place
 from fewbit.numerics.qtensor import QTensor
@@ -53,11 +55,13 @@ class Weight:
         name: its name in the files.
         place: where it is.
         planned: what becomes of it; an expert's matrix is a part of the weight that is planned.
+        super_scale: a scale above those of blocks that it shares with others, if there is one.
     """
 
     name: str
     place: Place
     planned: WeightPlan
+    super_scale: Tensor | None = None
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -98,7 +102,7 @@ class Weight:
                 problem = Problem(rows, self.planned.grid, self.block)
                 problem.check()
                 return None, QTensor.encode(rows, rtn.qparams(problem))
-            solution = settle(rows, replace(self.planned, block=self.block), Statistics())
+            solution = settle(rows, replace(self.planned, block=self.block), Statistics(), self.super_scale)
         except DataError as error:
             error.where = f"{self.name}, counted from row {start}"
             raise
@@ -112,6 +116,14 @@ class Weight:
             return pieces[0]
         whole = {name: torch.cat([piece.tensors()[name] for piece in pieces]) for name in pieces[0].tensors()}
         return QTensor.from_tensors(self.planned.grid, self.place.shape, self.block, whole)
+
+
+def sharing(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """The same weights, those on two-level grids with the scale they share with others; these are read for it."""
+    places = {w.planned.point.name: w.place for w in weights.values()}
+    planned = [w.planned for w in weights.values() if w.planned.grid.two_level]
+    scales = super_scales(lambda point: places[point.name].rows(0, point.shape[0]), planned)
+    return {name: replace(w, super_scale=scales.get(w.planned.point.name)) for name, w in weights.items()}
 
 
 def facts_of(pieces: Sequence[Found]) -> dict[str, Any]:

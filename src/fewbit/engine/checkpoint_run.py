@@ -13,7 +13,7 @@ from fewbit.algorithms._parallel import one_thread
 from fewbit.data.findings import Progress
 from fewbit.engine.checkpoint_contents import FileContents
 from fewbit.engine.checkpoint_names import NeedsModel, find_weights, refuse_missing
-from fewbit.engine.checkpoint_pieces import facts_of
+from fewbit.engine.checkpoint_pieces import facts_of, sharing
 from fewbit.engine.checkpoint_skeleton import put_stand_ins
 from fewbit.engine.companions import copy_companions
 from fewbit.engine.plan import Plan, WeightPlan
@@ -70,7 +70,7 @@ class CheckpointRun:
 
     def _write(self, folder: Path, format: str, shard_bytes: int, threads: int) -> None:
         exporter, model, record = registry.get("exporters", format), self._view.native(), self._begun()
-        contents = FileContents(self._tensors, find_weights(model, self._weights, self._tensors))
+        contents = FileContents(self._tensors, sharing(find_weights(model, self._weights, self._tensors)))
         put_stand_ins(self._view, self._weights, self._known.narrow)
         self._view.sign(self._plan.config, record)
         laid = exporter.lay_out(model, folder, contents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fewbit.algorithms._members import Algorithm, algorithm
+from fewbit.algorithms._members import Algorithm, algorithm, members
 from fewbit.errors import UsageError
 from fewbit.schemes.config import Config
 from fewbit.schemes.spec import QuantizationSpec
@@ -29,9 +29,18 @@ def checked_algorithm(
     """The algorithm itself and all it will be called with; what it does not take is told before any work.
 
     Raises:
-        UsageError: no such algorithm or parameter, or an observer that it would not ask.
+        UsageError: no such algorithm or parameter, one that gives no codes, or an observer that it would not ask.
     """
     found = algorithm(name)
+    if found.stage not in ("round", "tune"):
+        raise UsageError(
+            f"the algorithm {name!r} runs at stage {found.stage!r} and gives no codes",
+            where=where,
+            expected=f"one that does: {', '.join(members('round'))}",
+            try_=f"advanced_parameters={{'prepare': ['{name}']}} beside it"
+            if found.stage in ("prepare", "rotate")
+            else None,
+        )
     found.refuse_unknown(parameters, where="algo_config")
     if spec.observer_cls is None:
         return found, parameters

@@ -12,6 +12,7 @@ from torch import nn
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.data.source import known_length
+from fewbit.data.text import as_inputs
 from fewbit.engine.damage import Damage
 from fewbit.engine.judging import KINDS, Judge, judge_for
 from fewbit.engine.pairing import Pair, pairs
@@ -32,6 +33,9 @@ def compare(
     kind: str | None = None,
     samples: int | None = None,
     batch_size: int = 1,
+    seqlen: int = 512,
+    pack: str | None = None,
+    text_column: str | None = None,
     progress: Progress | None = None,
 ) -> Record:
     """Ask two models the same questions and say how far their answers are apart.
@@ -39,11 +43,15 @@ def compare(
     Args:
         original: an `nn.Module`, a Hugging Face folder, a folder `export` wrote, an ONNX model or its path.
         compressed: the same kinds, not necessarily the same one. Neither model is changed.
-        data: anything `Dataset` takes. With labels in it, the accuracy of classifiers is compared too.
+        data: anything `Dataset` takes; rows of text are tokenized by the original's tokenizer. With labels in it, the
+            accuracy of classifiers is compared too.
         kind: what answers are: `"language"`, scores of the next token; `"classes"`, scores `[samples, classes]`;
             `"values"`, anything else. Found by looking if not given: two axes are taken for classes.
         samples: read at most so many.
         batch_size: how many to run at a time.
+        seqlen: the most tokens of a sample of text.
+        pack: how rows of text become samples: `"concatenate"`, which decoders have if it is not given, or `"pad"`.
+        text_column: the column that holds the text, if its name does not say.
         progress: shows how far it is.
 
     Returns:
@@ -64,7 +72,7 @@ def compare(
         raise UsageError(f"kind={kind!r}", where="kind", expected=", ".join(KINDS))
     first = view_of(original)
     second = open_second(compressed, first)
-    dataset = data if isinstance(data, Dataset) else Dataset(data)
+    dataset = as_inputs(data, original, first.signature(), seqlen=seqlen, pack=pack, column=text_column)
     dataset = dataset if samples is None else dataset.subset(samples)
     record, damage = Record("compare"), _damage(first, second)
     record.facts["bytes"] = {"original": first.size(), "compressed": second.size()}

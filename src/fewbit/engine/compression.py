@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fewbit.engine.ratio import with_ratio
+from fewbit.algorithms._members import algorithm as member
+from fewbit.engine.block_tuning import STAGE, refuse_tuning
+from fewbit.engine.usual import has_moments
 from fewbit.model.ops import LINEAR
 from fewbit.model.points import Role
 from fewbit.model.view import ModelView
@@ -21,7 +23,6 @@ def compression(
     mode: str | Enum,
     *,
     group_size: int | None = None,
-    ratio: float | None = None,
     algorithm: str | None = None,
     all_layers: bool = False,
     exclude: tuple[str, ...] = (),
@@ -33,28 +34,31 @@ def compression(
         view: of the model.
         mode: what weights become.
         group_size: elements that share a scale; the mode's own by default.
-        ratio: the share of the weights that become `mode`, the least sensitive ones; the others become `int8_asym`.
         algorithm: how codes are found; `"auto"` or none is a choice by bits and data.
         all_layers: give embeddings and the last layer the mode too, however narrow it is.
         exclude: layers that stay in float.
         data: whether there are samples to look at.
+
+    Raises:
+        UsageError: an algorithm that there is not, or one that tunes what cannot be run block by block.
     """
-    if algorithm in (None, "auto"):
+    if algorithm is None or algorithm == "auto":
         algorithm = chosen(view, mode, data=data)
-    config = compression_config(
+    elif member(algorithm).stage == STAGE:
+        refuse_tuning(view, algorithm, data=data)
+    return compression_config(
         mode, group_size=group_size, algorithm=algorithm, all_layers=all_layers, last_layer=_head(view)
     ).excluding(exclude)
-    return config if ratio is None else with_ratio(view, config, ratio)
 
 
 def chosen(view: ModelView, mode: str | Enum, *, data: bool) -> str | None:
-    """The algorithm for a mode: up to four bits, with data and a model that can be walked, errors are made to cancel.
+    """The algorithm for a mode: up to four bits, with data that gives second moments, errors are made to cancel.
 
     At eight bits the search alone is as good as the type allows.
     """
     number = element(mode_spec(mode).given)
     narrow = number is not None and number.bits <= _NARROW
-    return "gptq" if data and narrow and "walk" in view.can else None
+    return "gptq" if data and narrow and has_moments(view) else None
 
 
 def _head(view: ModelView) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fewbit.engine.delivering import export
 from fewbit.engine.formats import format_name, refuse_formats
+from fewbit.engine.joining import by_the_first
 from fewbit.engine.journal import forget
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
@@ -72,12 +73,30 @@ class Delivery:
         for place in () if self._file else self._places():
             check_target(place, overwrite=overwrite)
 
-    def _places(self) -> dict[Path, str]:
-        """Where each format goes."""
-        assert self._output is not None
+    def _places(self, within: Path | None = None) -> dict[Path, str]:
+        """Where each format goes, in the output or in another folder."""
+        root = within or self._output
+        assert root is not None
         if len(self._formats) == 1:
-            return {self._output: self._formats[0]}
-        return {self._output / name: name for name in self._formats}
+            return {root: self._formats[0]}
+        return {root / name: name for name in self._formats}
+
+    def _write(self, model: Any) -> None:
+        """Export all formats, beside what is kept until all is done, and move them: who is killed leaves all or none.
+
+        An output that is there already may be on another disk than what is beside it; formats go there one by one.
+        """
+        assert self._output is not None and self.work is not None
+        apart = self.work / "result" if self.work.exists() and not self._output.exists() else None
+        if apart is not None:
+            forget(apart)
+        for place, name in self._places(apart).items():
+            more = {"factory": self._factory} if name == _OWN else {}
+            export(model, place, format=name, overwrite=self._overwrite, **more)
+        if apart is not None:
+            check_target(self._output, overwrite=self._overwrite)  # an hour may have passed
+            apart.rename(self._output)
+        forget(self.work)
 
     def refuse(self, view: ModelView, plan: Plan) -> None:
         """Refuse a plan that a format cannot hold, before any work, with every reason."""
@@ -98,7 +117,13 @@ class Delivery:
         return self._file
 
     def __call__(self, quantizer: ModelQuantizer, result: Any) -> Any:
-        """Hand a result over."""
+        """Hand a result over; of several workers the first one writes it when all are there, and the others wait."""
+        if self._output is None:
+            return self._handed_over(quantizer, result)
+        # Not before all have called it: whether the output may be had is what each of them looks at.
+        return by_the_first(self._handed_over)(quantizer, result)
+
+    def _handed_over(self, quantizer: ModelQuantizer, result: Any) -> Any:
         if not self._file:
             model = result.native()
             if self._freeze:
@@ -106,11 +131,7 @@ class Delivery:
             model.fewbit_record = quantizer.record
             if self._output is None:
                 return model
-            for place, name in self._places().items():
-                more = {"factory": self._factory} if name == _OWN else {}
-                export(model, place, format=name, overwrite=self._overwrite, **more)
-            if self.work is not None:
-                forget(self.work)
+            self._write(model)
             return self._output
         if "executed" not in quantizer.record.facts:  # what was placed has been looked at
             quantizer.record.facts |= {"executed": result.executed(), "bytes_after": result.size()}

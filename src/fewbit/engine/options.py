@@ -20,7 +20,8 @@ class Options:
     Args:
         target: the runtime a graph is placed for.
         correct: the algorithm that makes up for rounding: `fast_bias_correction`, `bias_correction`, or none.
-        prepare: algorithms that change the float model first: `equalization`, `smooth_quant`.
+        prepare: algorithms that change the float model first: `rotation`, `awq`, `equalization`, `smooth_quant`. None
+            where they are chosen by looking: `smooth_quant` for a language model whose layers are to read integers.
         price: the error in the answers that is worth the time of the whole float model. What brings more error than
             the time it saves is worth stays in float. Infinite if only time counts.
         batch_size: of samples without a batch axis.
@@ -30,11 +31,13 @@ class Options:
         exact: of a frozen module, let no kernel compute less precisely than the model itself.
         accuracy_level: of MatMulNBits, where ONNX Runtime multiplies with narrow weights: 0 as the model computes, 4
             with activations rounded to int8.
+        activation_budget: bytes of memory for activations that wait while a model is walked block by block; those
+            beyond wait in files, and nothing else changes. None for a fourth of what is free.
     """
 
     target: str | None = None
     correct: str | None = None
-    prepare: tuple[str, ...] = ()
+    prepare: tuple[str, ...] | None = ()
     price: float = PRICE
     batch_size: int = 1
     seqlen: int = 512
@@ -42,6 +45,7 @@ class Options:
     text_column: str | None = None
     exact: bool = False
     accuracy_level: int = 0
+    activation_budget: int | None = None
 
     @classmethod
     def read(cls, given: Mapping[str, Any] | None, **known: Any) -> Options:
@@ -67,5 +71,11 @@ class Options:
                 f"accuracy_level={made.accuracy_level!r}",
                 where="advanced_parameters",
                 expected="0 to 4, as ONNX Runtime has",
+            )
+        if made.activation_budget is not None and not made.activation_budget >= 0:
+            raise UsageError(
+                f"activation_budget={made.activation_budget!r}",
+                where="advanced_parameters",
+                expected="bytes, such as 8e9",
             )
         return made

@@ -9,7 +9,7 @@ arithmetic, see `fewbit.engine.carrying`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any
 
@@ -24,32 +24,54 @@ from fewbit.errors import UsageError
 from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
 from fewbit.model.points import Point, Role
 from fewbit.model.structure import Link
-from fewbit.model.view import Item, ModelView
+from fewbit.model.view import ModelView
 from fewbit.record import Record
 
 _ROUNDS = 5  # links in a row move one another; after a few rounds they stand still
 _STILL = log(1.05)
 
 
+@dataclass
+class Prepared:
+    """What was done to a model.
+
+    Args:
+        factors: for each layer whose input changed what it was divided by, `[features]`.
+        steps: the links that were scaled, one after the other, each with its factors.
+    """
+
+    factors: dict[str, Tensor] = field(default_factory=dict)
+    steps: list[tuple[Link, Tensor]] = field(default_factory=list)
+
+    def repeat(self, view: ModelView) -> None:
+        """Do the same to another view of the same model."""
+        for link, factors in self.steps:
+            view.rescale(link.producer, link.consumers, link.channels, factors)
+
+
 def prepare(
-    view: ModelView, plan: Plan, solvers: Sequence[Algorithm], item: Item, seen: Mapping[str, InputSeen], record: Record
-) -> dict[str, Tensor]:
+    view: ModelView,
+    plan: Plan,
+    solvers: Sequence[Algorithm],
+    found: Sequence[Link],
+    seen: Mapping[str, InputSeen],
+    record: Record,
+) -> Prepared:
     """Scale the links of a model by one algorithm after the other.
 
     Args:
         view: of the float model, which is changed.
         plan: says which weights and inputs will be rounded, and on which grids.
         solvers: algorithms of the stage `"prepare"`.
-        item: shows who feeds whom.
+        found: the links that this view, or the one it is a copy of, found in the structure of the model.
         seen: what the layers' inputs carry, by layer; divided along with them.
-        record: takes a line about each link.
-
-    Returns:
-        For each layer whose input changed what it was divided by, `[features]`.
+        record: takes a line about each link, or one that there is none.
     """
     links = _Links(view, plan, seen)
-    found = view.structure(item).links
     for solver in solvers:
+        if not found:
+            reason = "no producer's channels can be scaled and scaled back by all that read them"
+            record.note("not-scaled", reason, algorithm=solver.name)
         lines: dict[Link, dict[str, Any]] = {}
         waiting: Sequence[Link] = found
         for _ in range(_ROUNDS):
@@ -67,7 +89,7 @@ def prepare(
             reason = facts.pop("reason", "the expected error falls")
             facts |= {"consumers": list(link.consumers), "algorithm": solver.name}
             record.note(what, reason, where=link.producer, **facts)
-    return links.factors
+    return links.done
 
 
 class _Links:
@@ -81,7 +103,7 @@ class _Links:
         self._weights: dict[str, list[Point]] = {}
         for point in view.points(lambda p: p.role is Role.weight):
             self._weights.setdefault(point.layer, []).append(point)
-        self.factors: dict[str, Tensor] = {}
+        self.done = Prepared()
 
     def scale(self, link: Link, solver: Algorithm) -> tuple[dict[str, Any], float]:
         """Scale a link as an algorithm says; what is worth recording, and how far the farthest channel moved."""
@@ -95,9 +117,10 @@ class _Links:
             self._view.rescale(link.producer, link.consumers, link.channels, found.factors)
         except UsageError as error:
             return {"reason": error.what}, 0.0
-        by = problem.spread(found.factors)
+        by, factors = problem.spread(found.factors), self.done.factors
+        self.done.steps.append((link, found.factors))
         for layer in link.consumers:
-            self.factors[layer] = by * self.factors.get(layer, torch.ones_like(by))
+            factors[layer] = by * factors.get(layer, torch.ones_like(by))
             if layer in self._seen:
                 self._seen[layer].divide(by)
         return found.facts, float(found.factors.log().abs().max())

@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.data.text import as_inputs
+from fewbit.engine.evidence import Evidence
 from fewbit.engine.fitting import without_input
+from fewbit.engine.joining import by_the_first
+from fewbit.engine.mix import Mix
+from fewbit.engine.mixing import settle_mix
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
-from fewbit.engine.run import execute, probe, require_data, view_of
+from fewbit.engine.run import execute, probe, refuse_weights, require_data, view_of
 from fewbit.errors import UsageError
 from fewbit.model.view import ModelView
 from fewbit.modules.freezing import freeze as freeze_modules
@@ -26,7 +31,7 @@ class ModelQuantizer:
     """Quantizes models as one configuration says: weight-only, static or dynamic.
 
     Args:
-        config: a `Config`, or the name of a preset.
+        config: a `Config`, the name of a preset, or a `Mix`, of which each model is given the formats that suit it.
 
     Attributes:
         record: what the last call did and found, layer by layer.
@@ -39,7 +44,10 @@ class ModelQuantizer:
     torch.Size([1, 8])
     """
 
-    def __init__(self, config: Config | str):
+    def __init__(self, config: Config | Mix | str):
+        self._mix = config if isinstance(config, Mix) else None
+        if isinstance(config, Mix):
+            config = config.config
         if isinstance(config, str):
             config = preset(config)
         if not isinstance(config, Config):
@@ -102,8 +110,12 @@ class ModelQuantizer:
         options: Options | None = None,
         work: Path | None = None,
         statistics: Path | None = None,
+        refuse: Callable[[Plan], None] | None = None,
     ) -> ModelView:
-        """The same for a model that is open already, and with everything a run can be told; see `run.execute`."""
+        """The same for a model that is open already, and with everything a run can be told; see `run.execute`.
+
+        `refuse` is asked about what a mix may become, before the model is run to find that out.
+        """
         options = options or Options()
         if "place" in view.can:
             graph: Any = view
@@ -119,10 +131,17 @@ class ModelQuantizer:
                 column=options.text_column,
             )
             probe(view, dataset, options.batch_size)
+        self.record = Record("quantize")
+        if self._mix is not None:
+            refuse_weights(view, make_plan(view, self._mix.config))
+            evidence = Evidence(dataset, samples, options.batch_size, statistics, progress or Progress())
+            # Of several workers one chooses: a GPU may add up gradients in another order, and all must plan the same.
+            settled = by_the_first(settle_mix)(view, self._mix, evidence, refuse or (lambda plan: None))
+            settled.tell(self.record)
+            self.config = settled.config
         plan = make_plan(view, self.config)
         if "place" in view.can and not plan.static:
             plan = without_input(plan, view)
-        self.record = Record("quantize")
         require_data(plan, dataset)
         if not inplace:
             view = view.copy()

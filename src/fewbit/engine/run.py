@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from fewbit.data.signature import read_signature
 from fewbit.data.source import known_length
 from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.item_places import ItemPlaces
+from fewbit.engine.joining import is_first, joined
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
+from fewbit.engine.rotating import JUDGES, rotate, rotations
 from fewbit.engine.static import execute_static
 from fewbit.engine.walked import execute_stored, execute_walked, wants_walk
 from fewbit.errors import DataError, UsageError
@@ -75,19 +78,14 @@ def execute(
         A view of the result: the one given, whose model was changed, or another.
 
     Raises:
-        UsageError: static activations without data, every one of them named.
+        UsageError: static activations without data, every one of them named; statistics for activations.
         DataError: an empty dataset, a value that is not finite.
     """
     options = options or Options()
+    progress = progress if is_first() else Progress()
     require_data(plan, dataset)
+    _refuse_statistics(plan, statistics)
     refuse_weights(view, plan)
-    if not plan.weights and not plan.activations:
-        record.note("nothing-quantized", "the configuration and the model have nothing in common to quantize")
-    for kept in plan.kept:
-        record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
-    for where, what in plan.notes:
-        record.note("note", what, where=where)
-    record.facts |= facts_of(plan)
     if dataset is not None and samples is not None:
         batch = fixed_batch(read_signature(view.signature()))
         samples = max(samples // batch, 1) * batch  # an item that is cut is none that such a model takes
@@ -95,6 +93,18 @@ def execute(
     if dataset is not None and (length := known_length(dataset.source)) is not None:
         samples = length if samples is None else min(samples, length)
     places = ItemPlaces()
+    rotating, options = rotations(options)
+    if rotating:
+        with places.told():
+            fed = iter(()) if taken is None else places.inputs(taken, view.signature(), options.batch_size)
+            plan = rotate(view, plan, rotating, list(islice(fed, JUDGES)), record)
+    if not plan.weights and not plan.activations:
+        record.note("nothing-quantized", "the configuration and the model have nothing in common to quantize")
+    for kept in plan.kept:
+        record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
+    for where, what in plan.notes:
+        record.note("note", what, where=where)
+    record.facts |= facts_of(plan)
 
     def items(label: str) -> Iterator[Any]:
         assert taken is not None
@@ -109,9 +119,19 @@ def execute(
             answers = record.facts["answers"]
             answers["worst_place"] = places.place(answers["worst_item"])
         elif taken is None and statistics is not None:
-            execute_stored(view, plan, statistics, record=record, progress=progress)
+            workers = joined()
+            with workers.together():
+                execute_stored(view, plan, statistics, record=record, progress=progress, workers=workers)
         elif taken is not None and wants_walk(view, plan):
-            execute_walked(view, plan, items, record=record, progress=progress, work=work, statistics=statistics)
+            if options.correct is not None:
+                reason = "weights are settled on a walk, and make up for what was rounded before them"
+                record.note("bias-not-corrected", reason, algorithm=options.correct)
+            workers = joined()
+            with workers.together():
+                execute_walked(
+                    view, plan, items, record=record, progress=progress, work=work, statistics=statistics,
+                    workers=workers, options=options,
+                )  # fmt: skip
         else:
             passes = None if taken is None else items
             execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)
@@ -152,6 +172,16 @@ def require_data(plan: Plan, dataset: Dataset | None) -> None:
             expected="a loader, a dataset, a list of inputs or a path",
             try_="fewbit.quantize(model, data); or, without data, scales that are found in each call: "
             "preset='w8a8_dynamic', or is_dynamic=True in a configuration",
+        )
+
+
+def _refuse_statistics(plan: Plan, statistics: Path | None) -> None:
+    """Refuse to keep second moments of inputs that are rounded: they would be of no use for other schemes."""
+    if statistics is not None and plan.activations:
+        raise UsageError(
+            f"statistics for a plan with {len(plan.activations)} quantized activations",
+            where="statistics",
+            expected="a plan for weights alone",
         )
 
 

@@ -9,7 +9,9 @@ drift     Σ d xᵀ for a layer whose output is added to a state, d what that st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +22,8 @@ from fewbit.model.watch import COUNT, SQUARE, SUM
 from fewbit.observers._base import Observer
 from fewbit.observers.gram import GramObserver
 from fewbit.observers.moments import MomentsObserver
+
+_SIDES = {False: "teach", True: "aside"}
 
 
 @dataclass
@@ -51,15 +55,20 @@ class Moments:
         self.sum += x.sum(0, dtype=torch.float64)
         self.count += len(x)
 
-    def plus(self, other: Moments) -> Moments:
-        """The sums over the items of both."""
-        return Moments(
-            self.gram + other.gram,
-            None if self.cross is None or other.cross is None else self.cross + other.cross,
-            None if self.drift is None or other.drift is None else self.drift + other.drift,
-            self.sum + other.sum,
-            self.count + other.count,
-        )
+    def tensors(self) -> dict[str, Tensor]:
+        """The sums there are, by name."""
+        return {name: x for name, x in vars(self).items() if x is not None}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Moments:
+        """The inverse of `tensors`."""
+        return cls(**{name: tensors.get(name) for name in cls.__dataclass_fields__})  # type: ignore[arg-type]
+
+    def absorb(self, other: Moments) -> None:
+        """The sums over the items of both from now on; what only one of the two has is of no use and goes."""
+        mine, theirs = self.tensors(), other.tensors()
+        for name in mine.keys() | theirs.keys():
+            setattr(self, name, mine[name].add_(theirs[name]) if name in mine and name in theirs else None)
 
     def wanted(self, weight: Tensor) -> Tensor | None:
         """Σ y xᵀ, y the output that is wanted of a layer with this weight, `[out, in]`."""
@@ -77,16 +86,77 @@ class Moments:
 
 @dataclass
 class Gathered:
-    """Moments of one stage: of the items that teach (false), and of those kept aside (true)."""
+    """Moments of one stage: of the items that teach (false), and of those kept aside (true).
+
+    Args:
+        sides: the moments.
+        experts: of a stack of experts, those of each instead.
+        shared: what algorithms find out from them, and is the same for all layers of the stage.
+        others: where it is of the tokens of others, as a layer was sent too few: how many these were.
+    """
 
     sides: dict[bool, Moments] = field(default_factory=dict)
+    experts: dict[int, Gathered] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    others: int | None = None
 
     def add(self, given: Inputs) -> None:
         """One more item."""
+        if given.expert is not None:
+            self.experts.setdefault(given.expert, Gathered()).add(replace(given, expert=None))
+            return
         side = is_held_out(given.item)
         if side not in self.sides:
             self.sides[side] = _empty(given)
         self.sides[side].add(given)
+
+    def absorb(self, other: Gathered) -> None:
+        """The moments of the items of both from now on; the other is not to be used any more."""
+        for aside, sums in other.sides.items():
+            if aside in self.sides:
+                self.sides[aside].absorb(sums)
+            else:
+                self.sides[aside] = sums
+        for expert, each in other.experts.items():
+            self.experts.setdefault(expert, Gathered()).absorb(each)
+
+    @property
+    def tokens(self) -> int:
+        """How many positions teach."""
+        return int(self.sides[False].count) if False in self.sides else 0
+
+    def copy(self) -> Gathered:
+        """The same in memory of its own."""
+        return Gathered.of({name: x.clone() for name, x in self.tensors().items()})
+
+    def pooled(self) -> Gathered:
+        """What all experts of a stack read."""
+        found = Gathered()
+        for _, each in sorted(self.experts.items()):
+            found.absorb(each.copy())
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name, as a file keeps them or a worker sends them."""
+        named = ((_SIDES[aside], sums.tensors()) for aside, sums in self.sides.items())
+        found = {f"{side}.{name}": x for side, sums in named for name, x in sums.items()}
+        return found | {f"{n}.{key}": x for n, each in self.experts.items() for key, x in each.tensors().items()}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Gathered:
+        """The inverse of `tensors`."""
+        made = cls()
+        for aside, side in _SIDES.items():
+            mine = {key.removeprefix(f"{side}."): x for key, x in tensors.items() if key.startswith(f"{side}.")}
+            if mine:
+                made.sides[aside] = Moments.of(mine)
+        experts: dict[int, dict[str, Tensor]] = {}
+        for key, x in tensors.items():
+            first, _, rest = key.partition(".")
+            if first.isdigit():
+                experts.setdefault(int(first), {})[rest] = x
+        made.experts = {number: cls.of(mine) for number, mine in experts.items()}
+        return made
 
 
 def _empty(given: Inputs) -> Moments:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from fewbit.algorithms._base import Problem, Solution
 from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics
 from fewbit.engine.plan import ActivationPlan, Plan, WeightPlan
+from fewbit.engine.super_scales import super_scales
 from fewbit.model.points import Point, Role
 from fewbit.model.view import ModelView
 from fewbit.numerics.grid import Grid
@@ -28,13 +30,22 @@ _LOST = 0.5  # of the energy of a layer's answers; two bits lose a fifth
 
 def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, progress: Progress) -> None:
     """Settle every weight and activation of a plan and put the result into the view's model."""
+    above = super_scales(view.read, plan.weights)
     for w in progress.track(plan.weights, total=len(plan.weights), label="weights"):
-        solution = settle(view.read(w.point), w, statistics)
+        solution = settle(view.read(w.point), w, statistics, above.get(w.point.name))
         if is_lost(solution):
             note_lost(record, w, solution)
             continue
         view.quantize(w.point, solution.qtensor)
         record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
+    settle_activations(view, plan, statistics, record)
+
+
+def settle_activations(
+    view: ModelView, plan: Plan, statistics: Statistics, record: Record
+) -> dict[Point, QParams | Grid]:
+    """Put every activation of a plan on its grid; returns those that are, with scales or with the grid alone."""
+    found: dict[Point, QParams | Grid] = {}
     for activation in plan.activations:
         how = _activation(activation, statistics, plan.config.min_kv_scale)
         if how is None:
@@ -42,7 +53,9 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
             record.note("not-reached", reason, where=activation.point.name)
         else:
             view.quantize(activation.point, how)
+            found[activation.point] = how
             record.note("activation", activation.why, where=activation.point.name, scheme=activation.text)
+    return found
 
 
 def is_lost(solution: Solution) -> bool:
@@ -67,8 +80,22 @@ class Known:
     empty: bool = False
 
 
-def settle(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solution:
-    """The codes and scales of one weight."""
+def settle(
+    weight: Tensor,
+    planned: WeightPlan,
+    statistics: Statistics,
+    super_scale: Tensor | None = None,
+    shared: dict[Any, Any] | None = None,
+) -> Solution:
+    """The codes and scales of one weight.
+
+    Args:
+        weight: the weight.
+        planned: what becomes of it.
+        statistics: with those of its layer.
+        super_scale: a scale above those of blocks that it shares with others, if there is one.
+        shared: what was found out for other weights that read the same input.
+    """
     if planned.grid.dtype.is_cast:
         return Solution(QTensor.encode(weight, _unit(planned.grid, planned.block, weight.device)))
     seen = statistics.inputs.get(planned.point.layer, {})
@@ -82,6 +109,8 @@ def settle(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solut
         {name: observer.seen for name, observer in seen.items() if not observer.empty},
         {name: observer.seen for name, observer in judges.items() if not observer.empty},
         name=planned.point.name,
+        super_scale=super_scale,
+        shared={} if shared is None else shared,
     )
     return planned.algorithm.solve(problem, **planned.parameters)
 

@@ -208,12 +208,12 @@ class Calibrated:
     def prepared(self, items: Passes) -> Calibrated:
         """The same of a model whose channels were evened out, which takes a pass of its own."""
         view: Any = self.view.copy()
-        solvers = [algorithm(name, stage="prepare") for name in self.options.prepare]
+        solvers = [algorithm(name, stage="prepare") for name in self.options.prepare or ()]
         layers = {point.layer for point in self.weights} - set(view.hidden())
         watch, seen = watch_inputs(view, layers, (LOW, HIGH, SQUARE, COUNT))
         view.run(self._keeping(items("channels")), watch)
         first = self.kept_items()[0]
-        if not prepare(view, self.plan, solvers, first, seen, self.record):
+        if not prepare(view, self.plan, solvers, view.structure(first).links, seen, self.record).steps:
             return Calibrated(self.view, self.plan, self.options, self.record)
         self.record.note("second-pass", "channels were evened out first, and ranges are of the model after that")
         view.probe(first)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan carried out on a walk: block by block, every layer is settled for the inputs it will really have.
 
-first          what is looked up in tables, which no input tells anything about
+first          channels are evened out between layers, if algorithms are named for it and it helps
+               ranges of activations whose scales are fixed, from one pass; activations are rounded from here on
+               what is looked up in tables, which no input tells anything about
 block by block
-  stage        layers that read the same tensor: second moments of it, one forward of every item
+  stage        layers that read the same tensor: second moments of it, as it is rounded, one forward of every item
   settle       the codes of each, by the algorithm of the plan
   go on        the same forwards, through the new weights
+  tune         the codes of the block together, where the plan says so, and the block once more
 last           what no item reached
 
 From a store of such moments weights are settled again without data, and without running the model.
@@ -19,23 +22,35 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
-from fewbit.engine.collect import refuse_non_finite
+from fewbit.engine.block_tuning import BlockTuning, refuse_untunable
+from fewbit.engine.collect import Statistics, collect
 from fewbit.engine.journal import Journal, job_digest
+from fewbit.engine.lanes import Lanes
+from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan, WeightPlan
+from fewbit.engine.prepared import prepare_before_walk
+from fewbit.engine.rounded_inputs import RoundedInputs
+from fewbit.engine.scarce import Scarce, Sent, Work
 from fewbit.engine.second_moments import Gathered
 from fewbit.engine.settling import Settling
+from fewbit.engine.solve import settle_activations
 from fewbit.engine.store import Store
+from fewbit.engine.workers import Workers
 from fewbit.errors import DataError, UsageError
 from fewbit.model.view import Item, ModelView
 from fewbit.model.walking import Stage, WalkingView
 from fewbit.numerics.qtensor import QTensor
-from fewbit.observers._finite import FiniteGuard
 from fewbit.record import Record
 
 
 def wants_walk(view: ModelView, plan: Plan) -> bool:
-    """Whether an algorithm of the plan asks for second moments, and the model can be walked."""
-    return "walk" in view.can and not plan.static and any("gram" in w.algorithm.needs for w in plan.weights)
+    """Whether an algorithm of the plan asks for second moments, and the model can be walked.
+
+    Raises:
+        UsageError: one that has to walk, and the model cannot be.
+    """
+    refuse_untunable(view, plan, data=True)
+    return "walk" in view.can and any("gram" in w.algorithm.needs for w in plan.weights)
 
 
 def execute_walked(
@@ -47,6 +62,8 @@ def execute_walked(
     progress: Progress,
     work: Path | None = None,
     statistics: Path | None = None,
+    workers: Workers | None = None,
+    options: Options | None = None,
 ) -> None:
     """Carry a plan out on a model that can be walked.
 
@@ -58,40 +75,64 @@ def execute_walked(
         progress: shows how far it is.
         work: a folder for finished weights, from which the same run goes on if it is stopped.
         statistics: a new folder for what was seen of every stage.
+        workers: who share the items and the layers; the first has the journal and the statistics.
+        options: what is done before rounding.
 
     Raises:
         DataError: no items, or a value that is not finite.
+        UsageError: workers with different jobs.
     """
+    workers = workers or Workers()
     kept = list(items("calibration"))
     if not kept:
         raise DataError("the calibration data is empty", code="no-samples", where="calibration data")
     record.facts["items"] = len(kept)
+    prepare_before_walk(view, plan, options or Options(), kept, record, progress)
     facts = {"config": plan.config.fingerprint, "weights": [(w.point.name, dict(w.parameters)) for w in plan.weights]}
-    journal = None if work is None else Journal(work, job_digest(view.digest(), kept, facts))
-    store = None if statistics is None else Store.create(statistics, view.digest(), len(kept), facts)
-    settling = Settling(view, plan, record, journal)
+    named = work is not None or statistics is not None or workers.count > 1
+    model = view.digest() if named else ""
+    job = job_digest(model, kept, facts) if named else ""
+    _refuse_different(workers.say(job))
+    journal = Journal(work, job) if work is not None and workers.is_first else None
+    store = None
+    if statistics is not None and workers.is_first:
+        store = Store.create(statistics, model, len(kept), facts, [job])
+    settling, lanes = Settling(view, plan, record, journal, workers), Lanes(len(kept), workers)
+    tuning = BlockTuning(view, plan, record, journal, workers)
     walking: WalkingView = view
-    with walking.walk(kept) as walk:
+    ranges = _ranges(view, plan, kept, progress)
+    room = (options or Options()).activation_budget
+    with walking.walk(kept, mine=lanes.mine, agree=workers.first, budget=room, folder=work) as walk:
+        # The float model beside it was set apart when the walk began, and keeps its activations as they are.
+        rounding = RoundedInputs(settle_activations(view, plan, ranges, record))
         settling.tables()
         for block in progress.track(walk.blocks, total=len(walk.blocks), label="blocks"):
             # Weights are floats until the block is through: codes would be decoded at every call.
             codes: list[tuple[WeightPlan, QTensor | None]] = []
+            tuning.begin(block)
+            scarce = Scarce(settling.inside(block) if block else [])
+            keeps = statistics is not None or not all(settling.is_finished(w) for w in scarce.experts)
             for stage in walk.through(block):
-                codes += _settled(view, stage, settling, store)
-            for w, found in codes:
+                codes += _settled(view, stage, settling, rounding, lanes, scarce, store, keeps=keeps)
+            codes += _written(view, settling, scarce.ready(settling.inside(block)))
+            for w, found in tuning.tuned(block, walk, codes):
                 settling.keep(w, found)
+    tuning.close()
     settling.rest()
     if store is not None:
         store.close()
 
 
-def execute_stored(view: Any, plan: Plan, statistics: Path, *, record: Record, progress: Progress) -> None:
+def execute_stored(
+    view: Any, plan: Plan, statistics: Path, *, record: Record, progress: Progress, workers: Workers | None = None
+) -> None:
     """Carry a plan out from a store, without data.
 
     Raises:
-        UsageError: statistics of another model.
+        UsageError: statistics of another model; an algorithm that has to run it.
         DataError: a store that is damaged.
     """
+    refuse_untunable(view, plan, data=False)
     store = Store.open(statistics)
     if store.model != view.digest():
         raise UsageError(
@@ -100,39 +141,68 @@ def execute_stored(view: Any, plan: Plan, statistics: Path, *, record: Record, p
             expected="the model they were collected with, bit by bit",
         )
     record.facts |= {"items": store.items, "statistics": str(statistics)}
-    settling = Settling(view, plan, record)
+    settling, sent = Settling(view, plan, record, workers=workers), Sent(store.stages, store.get, list(plan.weights))
     settling.tables()
     for layers in progress.track(list(store), total=len(store.stages), label="stages"):
         mine = settling.of(layers)
         seen = store.get(layers) if mine else Gathered()
-        for w in mine:
-            settling.keep(w, settling.codes(w, seen))
+        work = [(w, sent.of(w, seen)) for w in mine]
+        settling.share_out(work)
+        for w, each in work:
+            settling.keep(w, settling.codes(w, each))
     settling.rest()
 
 
+def _refuse_different(jobs: list[str]) -> None:
+    """Refuse workers that do not do the same job, which would add up what does not belong together."""
+    others = [worker for worker, job in enumerate(jobs) if job != jobs[0]]
+    if others:
+        raise UsageError(
+            "the workers have different models, data or options",
+            where=f"worker{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}, beside worker 0",
+            expected="the same call in every process, and data that comes in the same order each time",
+        )
+
+
+def _ranges(view: ModelView, plan: Plan, items: list[Item], progress: Progress) -> Statistics:
+    """What the float model shows of activations whose scales are fixed beforehand; one pass, if there are any."""
+    if not plan.static:
+        return Statistics()
+    return collect(view, replace(plan, weights=()), progress.track(items, total=len(items), label="ranges"))
+
+
 def _settled(
-    view: Any, stage: Stage, settling: Settling, store: Store | None
+    view: Any,
+    stage: Stage,
+    settling: Settling,
+    rounding: RoundedInputs,
+    lanes: Lanes,
+    scarce: Scarce,
+    store: Store | None,
+    *,
+    keeps: bool,
 ) -> list[tuple[WeightPlan, QTensor | None]]:
     """The codes of a stage's layers, whose weights are what the codes stand for from then on."""
     mine = settling.of(stage.layers)
     if not mine:
         return []
-    seen = Gathered()
-    if store is not None or not all(settling.is_finished(w) for w in mine):
-        seen = _gathered(stage, mine[0])
+    groups = rounding.groups(mine)
+    seen = [Gathered() for _ in groups]
+    if keeps or not all(settling.is_finished(w) for w in mine):
+        seen = rounding.gather(stage, groups, lanes)
     if store is not None:
-        store.put(stage.layers, seen)
-    found = [(w, settling.codes(w, seen)) for w in mine]
+        store.put(stage.layers, seen[0])
+    for group, each in zip(groups, seen):
+        scarce.sees(group, each)
+    work = [(w, each) for group, each in zip(groups, seen) for w in group]
+    return _written(view, settling, [(w, each) for w, each in work if not scarce.waits(w, each, settling.saw_few(w))])
+
+
+def _written(view: Any, settling: Settling, work: list[Work]) -> list[tuple[WeightPlan, QTensor | None]]:
+    """Settle weights for what they read, and let them be what their codes stand for."""
+    settling.share_out(work)
+    found = [(w, settling.codes(w, seen)) for w, seen in work]
     for w, codes in found:
         if codes is not None:
             view.write(w.point, codes.dequantize())
     return found
-
-
-def _gathered(stage: Stage, first: WeightPlan) -> Gathered:
-    """The moments of what a stage reads; refused if a value is not finite."""
-    seen, guard = Gathered(), FiniteGuard()
-    for given in stage.inputs():
-        seen.add(replace(given, found=guard.admit(given.found, given.item)))
-    refuse_non_finite({first.point: guard})
-    return seen

@@ -26,8 +26,9 @@ class ModelView(Protocol):
 
     Attributes:
         can: the optional verbs this backend has, of `structure`, `rescale`, `shift`, `prune`; `place` for those of
-            `fewbit.model.placing`, `walk` for that of `fewbit.model.walking`. Verbs that no backend has yet (cutting a
-            part out of a model) will be optional in the same way.
+            `fewbit.model.placing`, `walk` for that of `fewbit.model.walking`, `rotate` for those of
+            `fewbit.model.streaming`, `gradients` for those of `fewbit.model.sensing`. Verbs that no backend has yet
+            (cutting a part out of a model) will be optional in the same way.
     """
 
     can: frozenset[str]

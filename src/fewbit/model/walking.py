@@ -10,14 +10,18 @@ is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from fewbit.model.view import Item
+
+TRIES = 4
+"""Items that a walk looks at to find its way."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Inputs:
         state: where the layer's output is added to a state that goes through the model, that state before,
             `[positions, out]`.
         wanted_state: the same in the float model.
+        expert: of a stack of experts, the one that reads it; what the others read comes by itself.
     """
 
     item: int
@@ -38,6 +43,7 @@ class Inputs:
     wanted: Tensor | None = None
     state: Tensor | None = None
     wanted_state: Tensor | None = None
+    expert: int | None = None
 
 
 class Stage(Protocol):
@@ -45,10 +51,33 @@ class Stage(Protocol):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Their names, in the order they run."""
+        """Their names, in the order they run; of experts that are one tensor, the name of that tensor."""
 
     def inputs(self) -> Iterator[Inputs]:
-        """What they read, item after item; items that do not reach them are left out. To be asked once."""
+        """What they read, item after item, of experts one after the other; who is not reached is left out.
+
+        To be asked once.
+        """
+
+
+class Block(Protocol):
+    """A block that was gone through, and can be run again with other weights."""
+
+    @property
+    def items(self) -> tuple[int, ...]:
+        """The numbers of the items that were walked."""
+
+    def run(self, weights: Mapping[str, Tensor], items: Sequence[int]) -> Tensor:
+        """What it answers to some items, `[positions, features]`, padding taken out.
+
+        Args:
+            weights: by the names of their points, in fewbit's layout; the answer can be differentiated by them. Those
+                that are not there are what they are in the model.
+            items: their numbers.
+        """
+
+    def wanted(self, items: Sequence[int]) -> Tensor:
+        """What it answers to them in the float model, where nothing before it is rounded either."""
 
 
 class Walk(Protocol):
@@ -64,6 +93,13 @@ class Walk(Protocol):
         When the next stage is asked for, the layers of the one before are what they will be.
         """
 
+    def tuning(self) -> AbstractContextManager[Block | None]:
+        """The block that was gone through last, whose weights may change once more.
+
+        At the end the block is run again, with the weights it has then, and hands on what it answers. None for what is
+        left of the model, or if the float model is not walked.
+        """
+
 
 class WalkingView(Protocol):
     """A view with `walk` in `can`."""
@@ -71,10 +107,24 @@ class WalkingView(Protocol):
     def digest(self) -> str:
         """A hash of everything the model's answers depend on."""
 
-    def walk(self, items: list[Item], *, wanted: bool = True) -> AbstractContextManager[Walk]:
+    def walk(
+        self,
+        items: Sequence[Item],
+        *,
+        wanted: bool = True,
+        mine: Sequence[int] | None = None,
+        agree: Callable[[Callable[[], Any]], Any] | None = None,
+        budget: int | None = None,
+        folder: Path | None = None,
+    ) -> AbstractContextManager[Walk]:
         """Begin a walk.
 
         Args:
             items: what the model is called with.
             wanted: walk the float model beside it, which is the model as it is now.
+            mine: the items that are walked here, if not all: others walk the others.
+            agree: what is found out from the first `TRIES` items, by who walks them, for all.
+            budget: bytes of memory for activations that wait for the next block or in the middle of one; those beyond
+                wait in files, and are the same afterwards. By default a fourth of what is free.
+            folder: where these files are; a folder for such by default. They are gone when the walk ends.
         """

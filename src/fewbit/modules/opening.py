@@ -19,6 +19,7 @@ from fewbit.modules import manifest
 from fewbit.modules.huggingface import pretrained_class, quiet, read_config
 from fewbit.modules.lifting import lift
 from fewbit.modules.loading import call_factory, load_folder
+from fewbit.modules.scratch import on_disk
 from fewbit.modules.state_file import PICKLED, read_pickled, read_safetensors
 
 _EXPECTED = (
@@ -111,7 +112,7 @@ def _pretrained(folder: Path) -> nn.Module:
     names = config.get("architectures") or ["AutoModel"]
     found: Any = transformers.AutoModel if names == ["AutoModel"] else pretrained_class(str(names[0]), folder)
     try:
-        with quiet(transformers):
+        with quiet(transformers), on_disk():
             model, info = found.from_pretrained(
                 folder,
                 config=read_config(getattr(found, "config_class", transformers.AutoConfig), folder),

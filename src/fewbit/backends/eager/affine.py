@@ -7,6 +7,7 @@ names are whatever their authors liked. Adding one to a parameter shows which is
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fewbit.backends.eager.trial import Call, forward, swapped
+from fewbit.data.tree import map_leaves
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ def affine_of(module: nn.Module, call: Call) -> Affine | None:
     sizes = {tuple(p.shape) for p in vectors.values()}
     if len(sizes) != 1 or len(vectors) > 2 or len(sizes.pop()) != 1:
         return None
+    if any(p.element_size() < 4 for p in vectors.values()):  # half types lose what one more adds to a large gain
+        with swapped(module, {name: p.detach().float() for name, p in vectors.items()}), suppress(RuntimeError):
+            return affine_of(module, map_leaves(_in_float32, call))
     out = forward(module, call)
     if not isinstance(out, Tensor) or not out.is_floating_point():
         return None
@@ -59,6 +64,10 @@ def affine_of(module: nn.Module, call: Call) -> Affine | None:
     bias = added[0] if added else None
     offset = _offset(out, changes[scaled[0]], vectors[scaled[0]], vectors.get(str(bias)), axis)
     return None if offset is None else Affine(scaled[0], bias, offset, axis)
+
+
+def _in_float32(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def along(vector: Tensor, axis: int, like: Tensor) -> Tensor:

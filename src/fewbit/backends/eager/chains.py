@@ -110,7 +110,7 @@ def rehearse(model: nn.Module, chain: Chain, item: Item, index: int) -> list[Cal
             calls.append(map_leaves(lambda leaf: sources.get(id(leaf), leaf), given))
             if place == len(chain.modules) - 1:
                 raise _Enough
-            made = _replaced(chain.outputs[place], {chain.state[place]: entry.detach()})
+            made = replaced(chain.outputs[place], {chain.state[place]: entry.detach()})
             alive.append(made)
             sources.update({id(x): Source(place, path) for path, x in flatten(made) if isinstance(x, Tensor)})
             return made
@@ -131,7 +131,7 @@ def finishing(chain: Chain, out: Callable[[], Any]) -> Iterator[None]:
             if place == len(chain.modules) - 1:
                 return out()
             entry = dict(flatten((args, kwargs)))[chain.entry]
-            return _replaced(chain.outputs[place], {chain.state[place]: entry})
+            return replaced(chain.outputs[place], {chain.state[place]: entry})
 
         return forward
 
@@ -210,7 +210,7 @@ def _chain(name: str, modules: list[nn.Module], seen: _Seen) -> Chain | None:
     return Chain(names, tuple(modules), tuple(seen.outputs), (*states, last), entries.pop())
 
 
-def _replaced(tree: Any, values: Mapping[str, Any]) -> Any:
+def replaced(tree: Any, values: Mapping[str, Any]) -> Any:
     """The same tree with other leaves at some paths; its other tensors as new objects."""
     paths = iter([path for path, _ in flatten(tree)])
 

@@ -28,21 +28,21 @@ def discover(model: nn.Module, found: Catalogue, item: Item) -> tuple[Structure,
     """
     layers = steps(found)
     with guest(model):
-        used, seen = _traced(model, layers, on_device(model, item))
+        used, seen = traced(model, layers, on_device(model, item))
         links = find_links(Setting(model, layers, used, seen), sharing(model))
     order = tuple(seen.visits)
     idle = tuple(name for name in layers if name not in seen.visits)
     return Structure(order, _shared_inputs(layers, seen), tuple(links), idle), seen.affine
 
 
-def _traced(model: nn.Module, layers: dict[str, Layer], item: Item) -> tuple[Item, Trace]:
-    """The trace of a small part of an item, or of the whole if the model does not take the part."""
+def traced(model: nn.Module, layers: dict[str, Layer], item: Item, *, every: bool = False) -> tuple[Item, Trace]:
+    """The trace of a small part of an item, or of the whole if the model does not take the part; see `trace`."""
     masks = masks_of(model, item)
     part = small(item, masks[0] if masks else None)
     try:
-        return part, trace(model, layers, part)
+        return part, trace(model, layers, part, every=every)
     except DataError:
-        return item, trace(model, layers, item)
+        return item, trace(model, layers, item, every=every)
 
 
 def _shared_inputs(layers: dict[str, Layer], seen: Trace) -> tuple[tuple[str, ...], ...]:

@@ -15,31 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from fewbit.backends.eager.catalogue import Layer
+from fewbit.backends.eager.experts import stages_of
 from fewbit.backends.eager.running import inputs_of
+from fewbit.backends.eager.terrain import ENTRY, Terrain
 from fewbit.data.tree import flatten
-
-ENTRY = ""
-"""Where the state is what the part was called with."""
-
-
-@dataclass
-class Terrain:
-    """What was seen.
-
-    Args:
-        stages: layers that read the same tensor, in the order they run.
-        states: of layers that write to the state, the module that reads it before, or `ENTRY`.
-    """
-
-    stages: list[tuple[str, ...]] = field(default_factory=list)
-    states: dict[str, str] = field(default_factory=dict)
+from fewbit.model.ops import EXPERTS
 
 
 @dataclass
 class _Events:
     reads: list[tuple[str, Tensor]] = field(default_factory=list)
     writes: list[tuple[str, Tensor, int]] = field(default_factory=list)  # with how many reads there were before
-    inputs: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)  # by object: who reads the same one is of one stage
+    stacks: dict[str, tuple[str, str]] = field(default_factory=dict)
+    experts: set[str] = field(default_factory=set)
 
 
 def survey(
@@ -68,7 +57,7 @@ def survey(
     groups: dict[int, list[str]] = {}
     for name, x in events.inputs.items():
         groups.setdefault(id(x), []).append(name)
-    found = Terrain([tuple(names) for names in groups.values()])
+    found = Terrain([tuple(names) for names in groups.values()], stacks=events.stacks)
     if state is not None:
         ends = [(ENTRY, x) for _, x in flatten(out) if isinstance(x, Tensor) and x.shape == state.shape]
         found.states = _states(events, state, ends)
@@ -90,8 +79,14 @@ def _states(events: _Events, state: Tensor, ends: list[tuple[str, Tensor]]) -> d
 
 def _reading(events: _Events, layer: Layer) -> Callable[..., None]:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if layer.op is EXPERTS and layer.name not in events.experts:
+            events.experts.add(layer.name)
+            for stacks in stages_of(layer, module, (args, kwargs)):
+                names = {f"{layer.name}.{stack}".lstrip("."): (layer.name, stack) for stack in stacks}
+                events.stacks |= names
+                events.inputs |= dict.fromkeys(names, stacks)
         inputs = inputs_of(layer, args, kwargs)
-        if inputs:
+        if inputs and all(owner != layer.name for owner, _ in events.stacks.values()):
             events.inputs.setdefault(layer.name, inputs[0])
 
     return hook

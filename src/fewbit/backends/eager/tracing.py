@@ -79,11 +79,18 @@ def _outer(name: str) -> Iterator[str]:
         yield name
 
 
-def trace(model: nn.Module, layers: dict[str, Layer], item: Item) -> Trace:
-    """Run one item and write down who reads what."""
+def trace(model: nn.Module, layers: dict[str, Layer], item: Item, *, every: bool = False) -> Trace:
+    """Run one item and write down who reads what.
+
+    Args:
+        model: the model.
+        layers: that count as one step.
+        item: what it is called with.
+        every: follow the output of every layer, not only of those whose channels can be scaled.
+    """
     found = Trace(Flow())
     copies: dict[Any, Tensor] = {}
-    handles = [handle for layer in layers.values() for handle in _hooks(layer, found, copies)]
+    handles = [handle for layer in layers.values() for handle in _hooks(layer, found, copies, every)]
     try:
         with lent_randomness(model), found.flow:
             out = call(model, item)
@@ -98,7 +105,7 @@ def trace(model: nn.Module, layers: dict[str, Layer], item: Item) -> Trace:
     return found
 
 
-def _hooks(layer: Layer, found: Trace, copies: dict[Any, Tensor]) -> list[Any]:
+def _hooks(layer: Layer, found: Trace, copies: dict[Any, Tensor], every: bool) -> list[Any]:
     flow = found.flow
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -124,7 +131,7 @@ def _hooks(layer: Layer, found: Trace, copies: dict[Any, Tensor]) -> list[Any]:
                 scaled = affine_of(module, found.visits[layer.name][-1].call)
             if scaled is not None:
                 found.affine[layer.name] = scaled
-        divisible = isinstance(out, Tensor) and (layer.name in found.affine or can_divide(layer))
+        divisible = isinstance(out, Tensor) and (every or layer.name in found.affine or can_divide(layer))
         for _, leaf in flatten(out):
             if isinstance(leaf, Tensor):
                 flow.begin(layer.name if divisible else None, leaf, found.features(layer))

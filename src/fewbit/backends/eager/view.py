@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +17,27 @@ from fewbit.backends.eager.caches import keep_as_codes
 from fewbit.backends.eager.calling import Item, call
 from fewbit.backends.eager.catalogue import Layer, points_of
 from fewbit.backends.eager.copying import copied
+from fewbit.backends.eager.gradients import run_gradients
 from fewbit.backends.eager.guest import guest
 from fewbit.backends.eager.naming import types_of
-from fewbit.backends.eager.probing import Seen, probe, probe_with_own_example
+from fewbit.backends.eager.probing import Seen, own_example, probe, probe_with_own_example
 from fewbit.backends.eager.rescaling import checked, divided_outputs, multiplied_inputs, spread
+from fewbit.backends.eager.rotating import rotated, untie
 from fewbit.backends.eager.running import Run
 from fewbit.backends.eager.shifting import shifted_bias
 from fewbit.backends.eager.slots import Slot, float_shape
+from fewbit.backends.eager.streaming import find_stream
 from fewbit.backends.eager.structure import discover
 from fewbit.backends.eager.survey import Survey
 from fewbit.backends.eager.ties import between, held, identity
+from fewbit.backends.eager.tying import tied_layers
 from fewbit.backends.eager.walking import EagerWalk, walking
 from fewbit.data.tree import flatten
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CACHE
 from fewbit.model.points import Point, Role
+from fewbit.model.sensing import Take, Weigh
+from fewbit.model.streaming import Stream, Turn
 from fewbit.model.structure import Structure
 from fewbit.model.watch import Watch
 from fewbit.modules.activation import ActivationQuantizer
@@ -52,7 +59,7 @@ class EagerView:
             place. What else changes the module tree (another layer in the place of one) calls for a new view.
     """
 
-    can = frozenset({"structure", "rescale", "shift", "prune", "walk"})
+    can = frozenset({"structure", "rescale", "shift", "prune", "walk", "gradients", "rotate"})
 
     def __init__(self, model: nn.Module):
         self._model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
@@ -143,9 +150,25 @@ class EagerView:
         self._affine |= affine
         return found
 
-    def walk(self, items: Sequence[Item], *, wanted: bool = True) -> AbstractContextManager[EagerWalk]:
-        """Begin a walk through the model, and through what it is now beside it."""
-        return walking(self._model, self._survey().found, items, wanted=wanted)
+    def stream(self, item: Item) -> Stream:
+        """The stream of the model; see `RotatingView`."""
+        links = self.structure(item).links
+        return find_stream(self._model, self._look().found, item, links)
+
+    def walk(self, items: Sequence[Item], **how: Any) -> AbstractContextManager[EagerWalk]:
+        """Begin a walk through the model, and through what it is now beside it; see `WalkingView.walk`."""
+        return walking(self._model, self._survey().found, items, **how)
+
+    def gradients(self, points: Sequence[Point], items: Iterable[Item], weigh: Weigh, take: Take) -> None:
+        """For each item, the gradient of its weighed answers by each weight; of a copy, whose weights are these."""
+        twin = self.copy()
+        run_gradients(twin._model, twin._survey().found, points, items, weigh, take)
+
+    def tied(self, item: Item | None) -> list[tuple[str, ...]]:
+        """Layers that runtimes make one of: those that read the same tensor, all experts."""
+        if item is None and (item := own_example(self._model)) is None:
+            return []
+        return tied_layers(self._model, self._survey().found, item)
 
     # changing
 
@@ -176,6 +199,18 @@ class EagerView:
         for name, tensors in changed.items():
             for tensor, value in tensors.items():
                 self._put(self._layer(name), tensor, value)
+
+    def rotate(self, stream: Stream, by: Turn, heads: Mapping[int, Turn]) -> tuple[str, ...]:
+        """Turn a stream and the heads beside it; the weights that are one tensor with others no more."""
+        layers = self._look().found.layers
+        changed = rotated(layers, self._affine, stream, by, heads)
+        parted = untie(self._model, layers, changed)
+        for (name, tensor), value in changed.items():
+            module = layers[name].module
+            before = module._parameters[tensor]
+            setattr(module, tensor, nn.Parameter(value, before is not None and before.requires_grad))
+        self._known = None
+        return parted
 
     def shift(self, layer: str, amount: Tensor) -> None:
         """Add an amount `[out]` to the output channels of a layer: to its bias, which is made where there is none."""

@@ -4,56 +4,75 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fewbit.backends.eager.calling import Item, call, on_device, small
 from fewbit.backends.eager.catalogue import Catalogue, Layer
-from fewbit.backends.eager.chains import Call, Chain, Source, find_chains, finishing, rehearse
+from fewbit.backends.eager.chains import Call, Chain, find_chains, finishing, rehearse
 from fewbit.backends.eager.copying import copied
-from fewbit.backends.eager.guest import guest
+from fewbit.backends.eager.experts import Experts
+from fewbit.backends.eager.guest import devices, guest
 from fewbit.backends.eager.padding import Positions, masks_of
-from fewbit.backends.eager.passing import Part, Passing, Run
-from fewbit.backends.eager.surveying import Terrain, survey
-from fewbit.data.tree import flatten, map_leaves
+from fewbit.backends.eager.passing import Part, Passing, Run, Stop
+from fewbit.backends.eager.shelf import Shelf
+from fewbit.backends.eager.streams import Alike, Stream, Values, fetched
+from fewbit.backends.eager.surveying import survey
+from fewbit.backends.eager.terrain import Terrain
+from fewbit.backends.eager.tuning import EagerBlock, steady
+from fewbit.data.tree import flatten
 from fewbit.errors import DataError
-from fewbit.model.walking import Inputs
+from fewbit.model.walking import TRIES, Inputs
+from fewbit.modules.memory import give_back
 
-_TRIES = 4  # items that are run until each layer of a part was reached
-
-Values = dict[Source, Tensor]
+Agree = Callable[[Callable[[], Any]], Any]
 
 
 @contextmanager
-def walking(model: nn.Module, found: Catalogue, items: Sequence[Item], *, wanted: bool) -> Iterator[EagerWalk]:
+def walking(
+    model: nn.Module,
+    found: Catalogue,
+    items: Sequence[Item],
+    *,
+    wanted: bool = True,
+    mine: Sequence[int] | None = None,
+    agree: Agree | None = None,
+    budget: int | None = None,
+    folder: Path | None = None,
+) -> Iterator[EagerWalk]:
     """Begin a walk; the model is a guest's until its end."""
     twin = copied(model) if wanted else None
     with ExitStack() as stack:
         for each in (model, twin):
             if each is not None:
                 stack.enter_context(guest(each))
-        yield EagerWalk(model, twin, found, [on_device(model, item) for item in items])
+        chains = _chains(model, on_device(model, items[0]))
+        walked = {n: on_device(model, items[n]) for n in (range(len(items)) if mine is None else mine)}
+        shelf = stack.enter_context(Shelf(budget, folder, next(iter(devices(model)), None)))
+        yield EagerWalk(model, twin, found, chains, walked, agree or (lambda make: make()), shelf)
 
 
-@dataclass
-class Stream:
-    """One of the two models that are walked.
+@dataclass(frozen=True)
+class Passed:
+    """A block that was gone through.
 
     Args:
-        model: the model.
-        calls: what the blocks of a chain are called with, item by item.
-        values: what blocks returned that others will read, item by item.
-        last: what the last block of the chain returned, item by item.
+        chain: it belongs to.
+        index: of the block in the chain.
+        values: what blocks before it returned, item by item, in the model that is changed.
+        wanted: what it returned in the float model, item by item; both wait.
     """
 
-    model: nn.Module
-    calls: list[list[Call]] = field(default_factory=list)
-    values: list[Values] = field(default_factory=list)
-    last: list[Any] = field(default_factory=list)
+    chain: Chain
+    index: int
+    values: list[Values]
+    wanted: list[Any]
 
 
 class EagerWalk:
@@ -63,14 +82,27 @@ class EagerWalk:
         model: the module, which is changed on the way.
         twin: the same in float; none if it is not walked.
         found: the catalogue of the module.
-        items: what it is called with, at least one.
+        chains: of the module.
+        items: what it is called with, by number.
+        agree: as `WalkingView.walk` says.
+        shelf: keeps activations that wait.
     """
 
-    def __init__(self, model: nn.Module, twin: nn.Module | None, found: Catalogue, items: list[Item]):
-        self._found, self._items = found, items
-        self._positions = [Positions(masks_of(model, item)) for item in items]
-        self._chains = _chains(model, items[0])
-        self._streams = [Stream(each) for each in (model, twin) if each is not None]
+    def __init__(
+        self,
+        model: nn.Module,
+        twin: nn.Module | None,
+        found: Catalogue,
+        chains: list[Chain],
+        items: Mapping[int, Item],
+        agree: Agree,
+        shelf: Shelf,
+    ):
+        self._found, self._chains, self._agree = found, chains, agree
+        self._numbers, self._items = list(items), list(items.values())
+        self._positions = [Positions(masks_of(model, item)) for item in self._items]
+        self._shelf, self._streams = shelf, [Stream(each, shelf) for each in (model, twin) if each is not None]
+        self._passed: Passed | None = None
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -79,6 +111,7 @@ class EagerWalk:
 
     def through(self, block: str) -> Iterator[EagerStage]:
         """Go through a block, one stage after the other."""
+        self._passed = None
         if not block:
             yield from self._rest()
             return
@@ -93,27 +126,53 @@ class EagerWalk:
             modules = {f"{block}.{name}".rstrip("."): each for name, each in module.named_modules()}
 
             def run(item: int) -> Run:
-                given: Call = map_leaves(lambda leaf: _value(leaf, stream.values[item]), stream.calls[item][index])
-                return Run(lambda: module(*given[0], **given[1]), dict(flatten(given))[chain.entry])
+                return Run(stream.given(item, index), lambda call: module(*call[0], **call[1]), chain.entry)
 
-            return Part(modules, run)
+            return Part(modules, run, stream.put_away)
 
         parts = [part(stream) for stream in self._streams]
         outs = yield from self._pass(self._layers(f"{block}."), parts)
+        self._passed = Passed(chain, index, self._streams[0].values, outs[-1])
         for stream, returned in zip(self._streams, outs):
-            for item, out in enumerate(returned):
-                stream.values[item] = _needed(stream.calls[item][index + 1 :], stream.values[item], index, out)
-            stream.last = returned if block == chain.names[-1] else []
+            stream.hand_on(chain, index, stream.values, returned)
+        give_back()
+
+    @contextmanager
+    def tuning(self) -> Iterator[EagerBlock | None]:
+        """The block that was gone through last, as `Walk.tuning` says."""
+        passed, stream = self._passed, self._streams[0]
+        if passed is None or len(self._streams) < 2:
+            yield None
+            return
+        chain, index = passed.chain, passed.index
+        name, module = chain.names[index], stream.model.get_submodule(chain.names[index])
+        calls: list[Call] = [fetched(stream.given(item, index, held)) for item, held in enumerate(passed.values)]
+        wanted = [fetched(dict(flatten(out))[chain.state[index]]) for out in passed.wanted]
+        device = wanted[0].device
+        with steady(device):
+            yield EagerBlock(
+                module,
+                name,
+                self._layers(f"{name}."),
+                dict(zip(self._numbers, calls)),
+                chain.entry,
+                chain.state[index],
+                dict(zip(self._numbers, wanted)),
+                dict(zip(self._numbers, self._positions)),
+            )
+        outs = [stream.put_away(module(*args, **kwargs)) for args, kwargs in calls]
+        stream.hand_on(chain, index, passed.values, outs)
 
     def _layers(self, prefix: str) -> dict[str, Layer]:
         return {name: layer for name, layer in self._found.layers.items() if name.startswith(prefix)}
 
     def _begin(self, number: int) -> None:
         """Find out what the blocks of a chain are called with; what runs before them runs now."""
+        alike = Alike()
         for stream in self._streams:
             chain = self._chain(number, stream)
-            stream.calls = [rehearse(stream.model, chain, item, i) for i, item in enumerate(self._items)]
-            stream.values = [{} for _ in self._items]
+            calls = (rehearse(stream.model, chain, item, n) for n, item in zip(self._numbers, self._items))
+            stream.begin(chain, calls, alike)
 
     def _rest(self) -> Iterator[EagerStage]:
         """What is left of the model, the blocks of the last chain taken as they were run."""
@@ -122,13 +181,13 @@ class EagerWalk:
 
         def part(stream: Stream) -> Part:
             def run(item: int) -> Run:
-                def function() -> Any:
-                    local.out = stream.last[item] if stream.last else None
-                    return call(stream.model, self._items[item], item)
+                def function(out: Any) -> Any:
+                    local.out = out
+                    return call(stream.model, self._items[item], self._numbers[item])
 
-                return Run(function)
+                return Run(stream.last[item] if stream.last else None, function)
 
-            return Part(dict(stream.model.named_modules()), run)
+            return Part(dict(stream.model.named_modules()), run, stream.put_away)
 
         layers = {name: layer for name, layer in self._layers("").items() if not name.startswith(blocks)}
         with ExitStack() as stack:
@@ -145,11 +204,14 @@ class EagerWalk:
     ) -> Generator[EagerStage, None, list[list[Any]]]:
         """All items through a part of the model; returns what it gave, by stream and item, if they go to its end."""
         layers = {name: layer for name, layer in layers.items() if layer.called and any(s.fed for s in layer.slots)}
-        terrain = _terrain(layers, parts[0], min(len(self._items), _TRIES))
-        passing = Passing(parts, layers, terrain, len(self._items))
+        terrain = self._agree(lambda: _terrain(layers, parts[0], min(len(self._items), TRIES)))
+        passing = Passing(parts, layers, terrain, len(self._items), self._shelf)
         try:
             for index, names in enumerate(terrain.stages):
-                yield EagerStage(names, passing, index, self._positions)
+                stage = EagerStage(names, passing, index, self._numbers, self._positions)
+                if names[0] in terrain.stacks:
+                    stage.experts = _experts(layers, terrain, index)
+                yield stage
             return passing.end() if ends else []
         finally:
             passing.dismiss()
@@ -162,12 +224,25 @@ class EagerStage:
         layers: their names.
         passing: the forwards of all items.
         index: of the stage in its part of the model.
+        numbers: of the items.
         positions: take padding out, item by item.
+
+    Attributes:
+        experts: where they are stacks of experts, these.
     """
 
-    def __init__(self, layers: tuple[str, ...], passing: Passing, index: int, positions: Sequence[Positions]):
+    experts: Experts | None = None
+
+    def __init__(
+        self,
+        layers: tuple[str, ...],
+        passing: Passing,
+        index: int,
+        numbers: Sequence[int],
+        positions: Sequence[Positions],
+    ):
         self.layers = layers
-        self._passing, self._index, self._positions = passing, index, positions
+        self._passing, self._index, self._numbers, self._positions = passing, index, numbers, positions
 
     def inputs(self) -> Iterator[Inputs]:
         """What they read, item after item."""
@@ -175,11 +250,23 @@ class EagerStage:
             stops = self._passing.reach(item, self._index)
             if not stops:
                 continue
-            rows = [positions.select(stop.x, stop.features)[0] for stop in stops]
-            states = [None if stop.state is None else positions.select(stop.state, -1)[0] for stop in stops]
-            if rows[0].numel():
-                both = len(stops) > 1
-                yield Inputs(item, rows[0], rows[1] if both else None, states[0], states[1] if both else None)
+            number = self._numbers[item]
+            yield from self._given(number, stops, positions)
+            self._passing.rest(item)
+        give_back()
+
+    def _given(self, number: int, stops: Sequence[Stop], positions: Positions) -> Iterator[Inputs]:
+        if self.experts is not None:
+            calls = [stop.experts for stop in stops if stop.experts is not None]
+            yield from self.experts.inputs(number, calls, positions)
+            return
+        # Positions that were chosen on the way are others in the float model, and nothing says which.
+        stops = [stops[0]] * len(stops) if stops[0].some else stops
+        rows = [positions.select(stop.x, stop.features)[0] for stop in stops]
+        states = [None if stop.state is None else positions.select(stop.state, -1)[0] for stop in stops]
+        if rows[0].numel():
+            both = len(stops) > 1
+            yield Inputs(number, rows[0], rows[1] if both else None, states[0], states[1] if both else None)
 
 
 def _chains(model: nn.Module, item: Item) -> list[Chain]:
@@ -192,23 +279,18 @@ def _chains(model: nn.Module, item: Item) -> list[Chain]:
 
 def _terrain(layers: Mapping[str, Layer], part: Part, items: int) -> Terrain:
     """What a few items show, until each layer was reached."""
-    found, left = Terrain(), dict(layers)
+    found = Terrain()
     for item in range(items):
-        if left:
-            run = part.run(item)
-            seen = survey(left, part.modules, run.function, run.state)
-            found.stages += seen.stages
-            found.states |= seen.states
-            left = {name: layer for name, layer in left.items() if not any(name in names for names in seen.stages)}
+        if layers.keys() - found.reached():
+            given, state, run = part.run(item).begin()
+            found.learn(survey(layers, part.modules, partial(run, given), state))
+    found.guess(list(layers))
     return found
 
 
-def _value(leaf: Any, values: Mapping[Source, Tensor]) -> Any:
-    return values[leaf] if isinstance(leaf, Source) else leaf
-
-
-def _needed(calls: Sequence[Call], values: Values, index: int, out: Any) -> Values:
-    """What the calls to come will read of what blocks returned."""
-    held = values | {Source(index, path): x for path, x in flatten(out) if isinstance(x, Tensor)}
-    wanted = {leaf for each in calls for _, leaf in flatten(each) if isinstance(leaf, Source)}
-    return {source: held[source] for source in wanted if source.key[0] <= index}
+def _experts(layers: Mapping[str, Layer], terrain: Terrain, index: int) -> Experts:
+    """The stacks of a stage, and those of the same layer that come later."""
+    mine = [terrain.stacks[name] for name in terrain.stages[index]]
+    later = [terrain.stacks[name] for names in terrain.stages[index + 1 :] for name in names if name in terrain.stacks]
+    layer = mine[0][0]
+    return Experts(layers[layer], [stack for _, stack in mine], [stack for owner, stack in later if owner == layer])

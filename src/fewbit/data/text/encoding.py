@@ -18,10 +18,12 @@ class Ids:
     Args:
         tokens: their numbers.
         kinds: for each, whether it belongs to the first (0) or second (1) text of a pair.
+        label: which class the text is said to be of, if it is.
     """
 
     tokens: list[int]
     kinds: list[int]
+    label: int | None = None
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.kinds)

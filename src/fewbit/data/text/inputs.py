@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from fewbit.data.arrays.input_names import ANSWERS
 from fewbit.data.dataset import Dataset
 from fewbit.data.sample import Sample
 from fewbit.data.signature import Signature, read_signature
@@ -25,6 +26,8 @@ from fewbit.errors import DataError, UsageError
 
 SEQLEN = 512
 """The most tokens of a sample, where nothing else is said."""
+LABEL = "label"
+"""What a sample calls the class that its row is said to be of."""
 _LOOK = 8
 """So many rows say how all are laid out."""
 
@@ -66,7 +69,7 @@ def as_inputs(
             )
         return opened
     first = list(islice(rows_of(opened.source), _LOOK))
-    wording = Wording(first, column)
+    wording = Wording(first, column, opened.source.targets | ANSWERS)
     pictured = pictures.picture_column(first, signature)
     if pictured is None:
         facts = facts_of(model, takes)
@@ -99,7 +102,9 @@ def _packed(
         for found, place in way(rows_of(source), wording, Encoder(tokenizer, tally), longest, tally):
             made, filled = inputs(found)
             tally.sample(len(found.tokens), filled)
-            yield Sample(made, place=place)
+            # For whoever compares classifiers; under a name that no language model has an input of.
+            label = {} if found.label is None or LABEL in signature.names else {LABEL: found.label}
+            yield Sample({**made, **label}, place=place)
 
     return Packed(source, _tallied(source, wording, chosen, longest, samples), alike=way is packing.concatenate)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from fewbit.data.sample import Place, Sample
 from fewbit.data.text.encoding import Encoder, Ids
@@ -58,12 +59,13 @@ def concatenate(
 def one_by_one(
     rows: Iterable[Sample], wording: Wording, encoder: Encoder, seqlen: int, tally: Tally
 ) -> Iterator[tuple[Ids, Place]]:
-    """Every row a sample, what is longer than `seqlen` tokens cut."""
+    """Every row a sample with its label, what is longer than `seqlen` tokens cut."""
     for row in rows:
-        found, cut = encoder.alone(wording(row), seqlen)
+        said = wording(row)
+        found, cut = encoder.alone(said, seqlen)
         if tally.row(found.tokens):
             tally.cut += cut
-            yield found, row.place
+            yield replace(found, label=said.label), row.place
 
 
 def _whole(tokens: list[int]) -> Ids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from fewbit.data.tables import chat
@@ -23,11 +24,13 @@ class Said:
         texts: the texts, one after the other; of a chat the contents of its messages.
         messages: the same as messages under our names, where there are turns.
         tools: what a chat says that may be called.
+        label: which class the row is said to be of; none where no column says it in a whole number.
     """
 
     texts: tuple[str, ...]
     messages: list[dict[str, Any]] | None = None
     tools: Any = None
+    label: int | None = None
 
 
 class Wording:
@@ -36,6 +39,7 @@ class Wording:
     Args:
         first: the first rows.
         column: the column that holds the text, instead of those that look like it.
+        answers: names of columns that may say which class a row is of.
 
     Attributes:
         columns: the columns that are read.
@@ -48,9 +52,12 @@ class Wording:
     ('2 + 2?', '4')
     """
 
-    def __init__(self, first: Sequence[Mapping[str, Any]], column: str | None = None):
+    def __init__(
+        self, first: Sequence[Mapping[str, Any]], column: str | None = None, answers: frozenset[str] = frozenset()
+    ):
         self._parts = {"text": column} if column is not None else _parts(first)
         self.columns = list(self._parts.values())
+        self._answers = answers - set(self.columns)
         names = list(dict.fromkeys(name for row in first for name in row))
         missing = [name for name in self.columns if name not in names]
         if missing or not self.columns:
@@ -67,10 +74,17 @@ class Wording:
     def __call__(self, row: Mapping[str, Any]) -> Said:
         """What a row says; nothing, if its columns are empty."""
         found = {part: row.get(name) for part, name in self._parts.items()}
-        messages = _turns(found)
+        messages, label = _turns(found), self._label(row)
         if messages is None:
-            return Said(tuple(text for text in found.values() if isinstance(text, str) and text))
-        return Said(tuple(t for m in messages if (t := text_of(m["content"]))), messages, row.get("tools") or None)
+            return Said(tuple(text for text in found.values() if isinstance(text, str) and text), label=label)
+        texts = tuple(text for message in messages if (text := text_of(message["content"])))
+        return Said(texts, messages, row.get("tools") or None, label)
+
+    def _label(self, row: Mapping[str, Any]) -> int | None:
+        """The class that the one column says which is called like an answer."""
+        given = [row[name] for name in row if name in self._answers]
+        whole = len(given) == 1 and isinstance(given[0], Integral) and not isinstance(given[0], bool)
+        return int(given[0]) if whole else None
 
 
 def text_of(content: Any) -> str:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fewbit finetune`: a model and data in, a model that does better on that data out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fewbit.cli import _choice, _output
+
+if TYPE_CHECKING:
+    from fewbit.record import Record
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A Hugging Face folder, a .pt2, a state dict, or file.py:function.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A folder for the model, metrics, plots and checkpoints.")],
+    data: Annotated[
+        str, typer.Option(help="A path, a preset such as gsm8k, a dataset configuration (.yaml, .json), or a hub id.")
+    ],
+    method: Annotated[str, typer.Option(help="Which parameters learn: `fewbit list methods`.")] = "full",
+    task: Annotated[str | None, typer.Option(help="What is learned: `fewbit list tasks`.")] = None,
+    teacher: Annotated[str | None, typer.Option(help="A model that shows how it is done.")] = None,
+    validation: Annotated[str | None, typer.Option(help="Data to judge by, if not kept aside.")] = None,
+    step: Annotated[
+        list[str] | None, typer.Option(help="How rows are prepared: `fewbit list steps`, in order; again for more.")
+    ] = None,
+    data_option: Annotated[list[str] | None, typer.Option(help="name=value of --data, such as max_length=512.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples that a process runs at a time.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the accelerator, if there is one.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value of any other setting, such as warmup=100; again for more.")
+    ] = None,
+    factory: _choice.Factory = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder, if there is one.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> int:
+    """Train a model on data and write it, with its metrics and curves.
+
+    A run that was interrupted goes on from its last checkpoint when the same line is run again. Data, settings and the
+    output are checked before the work starts. `torchrun --nproc-per-node 2 -m fewbit finetune …` shares the work.
+
+    Examples:
+
+        fewbit finetune SmolLM2-135M --data gsm8k -o tuned
+
+        fewbit finetune SmolLM2-135M --data rows.jsonl --method lora --epochs 3 --lr 2e-4 -o tuned
+
+        fewbit finetune small-w4 --data rows.jsonl --method qat --teacher SmolLM2-135M -o recovered
+    """
+    from fewbit.tuning.finetune import finetune
+
+    said = {
+        "epochs": epochs,
+        "max_steps": max_steps,
+        "batch_size": batch_size,
+        "lr": lr,
+        "precision": precision,
+        "device": device,
+    }
+    given = {name: value for name, value in said.items() if value is not None} | _output.parse_options(option or ())
+    with _output.TerminalProgress() as progress:
+        trained: Any = finetune(
+            model,
+            _configured(data, step, data_option, model),
+            method=method,
+            task=task,
+            teacher=teacher,
+            output=out,
+            validation=validation,
+            resume=resume,
+            progress=progress,
+            factory=factory,
+            **given,
+        )
+    return _tell(trained.fewbit_record, out, as_json=json)
+
+
+def _configured(data: str, steps: list[str] | None, options: list[str] | None, model: str) -> Any:
+    """The data as the command line names it, with what it says about it."""
+    if not steps and not options:
+        return data
+    from fewbit.tuning.opening import as_config
+
+    return as_config(data, model, steps, _output.parse_options(options or ()))
+
+
+def _tell(record: Record, out: Path, *, as_json: bool) -> int:
+    """Print what a run came to; of several processes the first one does."""
+    from fewbit.engine.joining import is_first
+
+    if not is_first():
+        return 0
+    facts = record.facts
+    if as_json:
+        _output.print_json({"output": str(out), **vars(record)})
+        return 0
+    lines = [f"{facts['steps']:,} steps in {facts['seconds']:,.1f} s; {facts['tokens_per_second'] or 0:,.0f} tokens/s"]
+    if facts["loss"]:
+        lines.append(f"loss {facts['loss'][0][1]:.4f} in the first step, {facts['loss'][-1][1]:.4f} in the last")
+    for name in facts["before"] or ():
+        after = (facts["after"] or {}).get(name)
+        lines.append(f"{name} {facts['before'][name]:.4f} before, {after:.4f} after, on data it did not learn from")
+    if facts["best_step"] not in (None, facts["steps"]):
+        lines.append(f"the weights are those of step {facts['best_step']}, the best evaluation")
+    for line in (*lines, *(f"{line['what']}: {line['reason']}" for line in record.lines), f"in {out}"):
+        _output.stdout().print(line, markup=False)
+    return 0

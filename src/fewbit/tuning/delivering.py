@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trained model in its folder: as Hugging Face writes it, or in fewbit's own format."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fewbit.engine.companions import copy_companions
+from fewbit.engine.delivering import export
+from fewbit.modules.huggingface import is_pretrained, quiet
+from fewbit.modules.quantized import is_quantized
+
+_STAGED = ".model"
+
+
+def deliver(model: nn.Module, folder: Path, *, tokenizer: Any = None, factory: str | None = None) -> str:
+    """Write a model into the folder of its run, whose other files stay.
+
+    Args:
+        model: what was trained.
+        folder: of the run.
+        tokenizer: to be saved beside it; if none, the files that lie beside what it was loaded from are copied.
+        factory: `"file.py:function"` that builds the model, which fewbit's own format names.
+
+    Returns:
+        What it was written as: `huggingface` or `safetensors`.
+    """
+    staged = folder / _STAGED
+    shutil.rmtree(staged, ignore_errors=True)
+    own = not is_pretrained(model) or any(map(is_quantized, model.modules()))
+    if own:
+        more = {"tokenizer": tokenizer} if tokenizer is not None else {}
+        export(model, staged, format="safetensors", factory=factory, **more)
+    else:
+        saved: Any = model
+        with quiet(sys.modules["transformers"]):
+            saved.save_pretrained(staged)
+        if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
+            tokenizer.save_pretrained(staged)
+        copy_companions(model, staged)
+    for old in (*folder.glob("model*.safetensors*"), *folder.glob("fewbit*.safetensors")):
+        old.unlink()  # of an earlier result, which may have been in other pieces
+    for path in sorted(staged.rglob("*")):
+        if path.is_file():
+            target = folder / path.relative_to(staged)
+            target.parent.mkdir(exist_ok=True)
+            path.replace(target)
+    shutil.rmtree(staged)
+    return "safetensors" if own else "huggingface"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data held against model and task before anything is trained: every fault of the first batches, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+
+from fewbit.data.describe import describe
+from fewbit.errors import DataError
+from fewbit.tuning.calling import ARGS, inputs_of, takes
+from fewbit.tuning.feeding import Feed, Part
+
+BATCHES = 2
+"""How many batches are looked at."""
+
+
+def look(feed: Feed, model: nn.Module, task: Any, what: str) -> None:
+    """Look at the first batches of some data.
+
+    Args:
+        feed: the data.
+        model: that is to learn from it.
+        task: what it learns.
+        what: which data this is, in messages.
+
+    Raises:
+        DataError: everything that is wrong with them.
+    """
+    parts = list(islice(feed.epoch(0), BATCHES))
+    if not parts:
+        raise DataError(f"the {what} data has no batch", code="no-samples", expected="at least one")
+    found: dict[str, str] = {}  # each fault once, with where it was first
+    for part in parts:
+        for fault in _faults(part, parts[0], model, task):
+            found.setdefault(fault, feed.name(part.items))
+    if found:
+        raise DataError(
+            "; ".join(found),
+            code="batch",
+            where=f"{what} data, {next(iter(found.values()))}",
+            expected=f"batches for {type(model).__name__}, which takes {', '.join(sorted(takes(model))[:12])}",
+        )
+
+
+def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[str]:
+    batch = part.batch
+    answers = getattr(task, "ANSWERS", ("labels",))
+    lacking = sorted(first.batch.keys() ^ batch.keys())
+    if lacking:
+        yield f"batches differ: {', '.join(lacking)} is not in each of them"
+    yield from _sizes(batch)
+    args, named = inputs_of(model, batch, answers)
+    if not args and not named:
+        yield f"nothing in the batch is an input of the model: there is {', '.join(batch) or 'nothing'}"
+        return
+    if "labels" in answers and len(answers) == 1 and "labels" not in batch:
+        yield f"there are no labels: there is {', '.join(batch)}"
+        return
+    broken = [name for name, value in batch.items() if isinstance(value, Tensor) and _is_broken(name, value)]
+    if broken:
+        yield f"{', '.join(broken)} has values that are not finite"
+    try:
+        yield from getattr(task, "faults", lambda *_: [])(batch, model)
+    except (AttributeError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        # What a task cannot even look at is not what it takes.
+        yield f"the batch is not one for this task ({type(error).__name__}: {str(error)[:200]}): {describe(batch)}"
+
+
+def _sizes(batch: dict[str, Any]) -> Iterator[str]:
+    """Whether all tensors hold as many samples."""
+    flat = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+    flat |= {f"input {i}": value for i, value in enumerate(batch.get(ARGS, ())) if isinstance(value, Tensor)}
+    rows = {name: len(value) for name, value in flat.items() if name in ("input_ids", "attention_mask", "labels")}
+    rows |= {name: len(value) for name, value in flat.items() if name.startswith(("input ", "pixel_values"))}
+    if len(set(rows.values())) > 1:
+        yield "the tensors of a batch hold different numbers of samples: " + ", ".join(
+            f"{name} {count}" for name, count in rows.items()
+        )
+
+
+def _is_broken(name: str, value: Tensor) -> bool:
+    if not value.is_floating_point():
+        return False
+    return bool(value.isnan().any() if name.endswith("mask") else not value.isfinite().all())

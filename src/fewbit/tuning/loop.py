@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: steps, and from time to time numbers, an evaluation, a checkpoint; until all is done or nothing improves.
+
+```
+run ─▶ _resume ─▶ epochs ─▶ Stepper.run(part)… ─▶ Stepper.finish ─▶ _log ─▶ _evaluate ─▶ _save
+```
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fewbit.data.findings import Progress
+from fewbit.errors import DataError
+from fewbit.tuning import checkpoints, randomness, state
+from fewbit.tuning.checkpoints import Checkpoints
+from fewbit.tuning.evaluating import Evaluator, is_better
+from fewbit.tuning.feeding import Feed
+from fewbit.tuning.machine import Machine
+from fewbit.tuning.metrics_log import MetricsLog
+from fewbit.tuning.options import Options
+from fewbit.tuning.schedules import factor
+from fewbit.tuning.stepping import Stepper, Told
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A step whose numbers are still on the device."""
+
+    step: int
+    epoch: int
+    rate: float
+    told: Told
+    items: Sequence[int]
+
+
+@dataclass
+class Place:
+    """Where a run is.
+
+    Args:
+        step: how many are done.
+        epoch: which pass over the data it is.
+        offset: how many steps of it are done.
+        best: the best number so far, and the loss with it.
+        best_step: in which step it was; the model as it came is one to be beaten.
+        waited: evaluations since then.
+        judged: the step of the last evaluation.
+        done: whether it stopped early.
+        seconds: how long it took.
+        tokens: how many it has seen.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    offset: int = 0
+    best: tuple[float, float] | None = None
+    best_step: int | None = None
+    waited: int = 0
+    judged: int | None = None
+    done: bool = False
+    seconds: float = 0.0
+    tokens: float = 0.0
+
+
+@dataclass
+class Loop:
+    """A run.
+
+    Args:
+        machine: what it runs on.
+        model: as the machine shares it.
+        optimizer: of its parameters.
+        stepper: carries out steps.
+        feed: what it learns from.
+        evaluator: judges it; none if there is nothing to judge by.
+        judged_by: the number of an evaluation that says which is better, and which way.
+        options: of the run.
+        total: how many steps there are.
+        log: takes the numbers.
+        kept: the checkpoints; none to keep none.
+        progress: shows how far it is.
+    """
+
+    machine: Machine
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    stepper: Stepper
+    feed: Feed
+    evaluator: Evaluator | None
+    judged_by: tuple[str, str]
+    options: Options
+    total: int
+    log: MetricsLog
+    kept: Checkpoints | None = None
+    progress: Progress = field(default_factory=Progress)
+    unit: float = 1.0
+    place: Place = field(default_factory=Place)
+    before: dict[str, float] | None = None
+    after: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        self._inner: nn.Module = getattr(self.model, "module", self.model)
+        self._pending: list[_Pending] = []
+        self._best: dict[str, torch.Tensor] | None = None  # where there is no folder for it
+        self._since = time.perf_counter()
+
+    def run(self) -> None:
+        """Train to the end; the model then has the weights that are wanted of it."""
+        place, options = self.place, self.options
+        self._since = time.perf_counter()
+        if self.evaluator is not None and place.judged is None:
+            self._judge()
+            self.before = self.after
+        self.model.train()
+        while place.step < self.total and not place.done:
+            if not self._epoch():
+                break
+            place.epoch, place.offset = place.epoch + 1, 0
+        self._flush()
+        if place.step == 0:
+            raise DataError("the training data has no batch", code="no-samples", expected="at least one")
+        if self.evaluator is not None and options.keep_best and place.best_step not in (None, place.step):
+            self._return_to_best()
+        self.model.eval()
+
+    def _epoch(self) -> bool:
+        """One pass over the data, or what is left of it; whether there was anything."""
+        place, found = self.place, False
+        items: list[int] = []
+        for part in self.feed.epoch(place.epoch, place.offset):
+            self.stepper.run(part)
+            found = True
+            items += part.items if part.counts else ()
+            if not part.last:
+                continue
+            rate = self.options.lr * factor(self.options.schedule, place.step, self.total, self.options.warmup)
+            told = self.stepper.finish(rate)
+            place.step, place.offset = place.step + 1, place.offset + 1
+            self._pending.append(_Pending(place.step, place.epoch, rate, told, tuple(items)))
+            items = []
+            ends = place.step == self.total
+            if len(self._pending) >= self.options.log_every:
+                self._flush()
+            if self.options.eval_every is not None and (place.step % self.options.eval_every == 0 or ends):
+                self._judge()
+            ends = ends or place.done
+            if self.options.save_every is not None and (place.step % self.options.save_every == 0 or ends):
+                self._save()
+            if ends:
+                break
+        # A run that goes on from the last step of an epoch has still to do what is done at its end.
+        if self.options.eval_every is None and place.judged != place.step:
+            self._judge()
+        if self.options.save_every is None and found:
+            self._save()
+        return found or place.offset > 0
+
+    def _flush(self) -> None:
+        """Fetch the numbers of the steps since the last time, all at once."""
+        if not self._pending:
+            return
+        told = [torch.cat([each.told.sums, each.told.norm.to(each.told.sums)[None]]) for each in self._pending]
+        rows = torch.stack(told).cpu().tolist()
+        now = time.perf_counter()
+        each = (now - self._since) / len(rows)
+        self._since = now
+        lines = []
+        for done, (loss, count, tokens, norm) in zip(self._pending, rows):
+            mean = loss / max(1.0, count)
+            self._refuse_broken(done, mean, norm)
+            self.place.seconds += each
+            self.place.tokens += tokens
+            line = {"kind": "step", "step": done.step, "epoch": done.epoch, "loss": mean, "lr": done.rate}
+            lines.append(line | {"norm": norm, "tokens": tokens, "seconds": each})
+        self._pending = []
+        self.log.write(lines)
+        self.progress.advance("training", self.place.step, self.total)
+
+    def _refuse_broken(self, done: _Pending, loss: float, norm: float) -> None:
+        if math.isfinite(loss) and (math.isfinite(norm) or self.machine.precision == "fp16"):
+            return  # in fp16 a step whose gradients have no room is left out, and the next ones are scaled down
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the loss is {loss:.4g} and its gradient {norm}"
+        raise DataError(
+            f"{what} in step {done.step}",
+            code="loss-broken",
+            where=f"step {done.step}, {self.feed.name(done.items)}",
+            expected="a finite number",
+            try_="look at these items; if nothing is wrong with them, a lower lr, more warmup, or precision='bf16'",
+        )
+
+    def _evaluate(self) -> dict[str, float]:
+        assert self.evaluator is not None
+        self._flush()
+        numbers = self.evaluator(self.model)
+        self.log.write([{"kind": "eval", "step": self.place.step, "epoch": self.place.epoch, **numbers}])
+        self._since = time.perf_counter()  # evaluations are not training
+        return numbers
+
+    def _judge(self) -> None:
+        """Evaluate, remember the best, and see whether it is time to stop."""
+        if self.evaluator is None:
+            return
+        place, (name, direction) = self.place, self.judged_by
+        self.after, place.judged = self._evaluate(), place.step
+        numbers = (self.after[name], self.after["loss"])
+        if is_better(numbers, place.best, direction):
+            place.best, place.best_step, place.waited = numbers, place.step, 0
+            if self.options.keep_best:
+                self._keep_best()
+        else:
+            place.waited += 1
+        place.done = self.options.patience is not None and place.waited >= self.options.patience
+
+    def _keep_best(self) -> None:
+        tensors = state.learned(self._inner)
+        if self.kept is None:
+            self._best = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+        elif self.machine.is_first:
+            self.kept.save_best(tensors, {"step": self.place.step, "best": self.place.best})
+        self.machine.wait()
+
+    def _return_to_best(self) -> None:
+        tensors = self._best
+        if tensors is None:
+            assert self.kept is not None
+            tensors, _ = checkpoints.read(self.kept.best)
+        state.learn(self._inner, tensors)
+        best = [line for line in self.log.of("eval") if line["step"] == self.place.best_step]
+        self.after = {name: best[-1][name] for name in best[-1] if name not in ("kind", "step", "epoch")}
+
+    def _save(self) -> None:
+        if self.kept is None:
+            return
+        self._flush()
+        tensors = state.learned(self._inner) | state.moments(self._inner, self.optimizer)
+        random_states = self.machine.gather(randomness.take())
+        if self.machine.is_first:
+            more = {
+                "place": asdict(self.place),
+                "unit": self.unit,
+                "scaler": self.machine.scaler.state_dict(),
+                "random": random_states,
+                "before": self.before,
+                "after": self.after,
+            }
+            self.kept.save(self.place.step, tensors, more)
+        self.machine.wait()
+        self._since = time.perf_counter()
+
+    def resume(self, tensors: dict[str, torch.Tensor], found: dict[str, Any]) -> str | None:
+        """Go on from a checkpoint; what could not be taken over, in words."""
+        state.learn(self._inner, tensors)
+        state.set_moments(self._inner, self.optimizer, tensors)
+        self.place = Place(**found["place"])
+        self.place.best = None if self.place.best is None else (self.place.best[0], self.place.best[1])
+        self.before, self.after = found["before"], found["after"]
+        if found["scaler"]:
+            self.machine.scaler.load_state_dict(found["scaler"])
+        if len(found["random"]) != self.machine.world:
+            return f"there were {len(found['random'])} processes and are {self.machine.world}: dropout is drawn anew"
+        randomness.put(found["random"][self.machine.rank])
+        return None

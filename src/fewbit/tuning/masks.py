@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zeros that hold: a pruned weight stays pruned while the rest of it learns.
+
+Setting weights to zero after a step is not enough: their gradients still count in the norm that clips all others, and
+their momentum lives on and moves them again. Here gradients are masked before the norm is taken, and the optimizer's
+state along with the weights after the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewbit.errors import UsageError, nearest
+from fewbit.tuning.learning_layers import Learning
+
+_LEAST = 1e-3
+"""The share of zeros from which on a weight is pruned; below it is one that happens to have a zero."""
+
+
+class Masks:
+    """The pruned elements of a model's parameters.
+
+    Call `apply_gradients` when the gradients of a step are complete and not yet clipped, and `apply_weights` after the
+    optimizer's step.
+
+    Args:
+        pruned: by name, a parameter and the elements of it that are zero for good.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> layer.weight.data = torch.tensor([[0.0, 3.0]])
+    >>> masks = Masks.of(layer)
+    >>> layer(torch.ones(1, 2)).sum().backward()
+    >>> masks.apply_gradients()
+    >>> layer.weight.grad
+    tensor([[0., 1.]])
+    """
+
+    def __init__(self, pruned: Mapping[str, tuple[nn.Parameter, Tensor]]):
+        self._pruned = dict(pruned)
+
+    @classmethod
+    def of(cls, model: nn.Module, given: Mapping[str, Tensor] | None = None) -> Masks:
+        """The masks of a model as it is.
+
+        A float matrix that learns is pruned where it is exactly zero, if that is one element in a thousand at least;
+        one that is zero throughout is not pruned but new (as the second factor of LoRA is). In a quantized weight zero
+        is a code like any other: its mask is what `given` says, or what it was told when it began to learn.
+
+        Args:
+            model: as the optimizer sees it.
+            given: by the parameter's name, true for what is kept; instead of looking for zeros.
+
+        Raises:
+            UsageError: names that are no parameters, masks of another shape, all at once.
+        """
+        given = given or {}
+        parameters = dict(model.named_parameters())
+        _refuse(given, parameters)
+        told = dict(_told(model))
+        found: dict[str, tuple[nn.Parameter, Tensor]] = {}
+        for name, parameter in parameters.items():
+            kept = given.get(name)
+            if kept is not None:
+                found[name] = parameter, _like(~kept.bool(), parameter)
+            elif name in told:
+                if told[name] is not None:
+                    found[name] = parameter, _like(told[name], parameter)
+            elif parameter.requires_grad and (zeros := pruned_zeros(parameter)) is not None:
+                found[name] = parameter, zeros
+        return cls(found)
+
+    def __len__(self) -> int:
+        return len(self._pruned)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pruned)
+
+    @torch.no_grad()
+    def apply_gradients(self) -> None:
+        """Take out the gradients of pruned elements, in place; those that are infinite or NaN too."""
+        for parameter, pruned in self._pruned.values():
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(pruned, 0)
+
+    @torch.no_grad()
+    def apply_weights(self, optimizer: Any = None) -> None:
+        """Set pruned elements to zero, in place, and whatever the optimizer remembers of them."""
+        for parameter, pruned in self._pruned.values():
+            parameter.masked_fill_(pruned, 0)
+            state = {} if optimizer is None else optimizer.state.get(parameter, {})
+            for value in state.values():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    value.masked_fill_(pruned, 0)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The pruned elements by name, for a checkpoint: a weight may pass through zero and is not pruned by that."""
+        return {name: pruned for name, (_, pruned) in self._pruned.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], model: nn.Module) -> None:
+        """Take the masks of a checkpoint."""
+        parameters = dict(model.named_parameters())
+        _refuse(state, parameters)
+        self._pruned = {name: (parameters[name], _like(pruned, parameters[name])) for name, pruned in state.items()}
+
+
+def pruned_zeros(weight: Tensor) -> Tensor | None:
+    """Where a float matrix is pruned; none where it is not, or where there is nothing but zeros."""
+    if weight.ndim < 2 or not weight.is_floating_point():
+        return None
+    zeros = weight.detach() == 0
+    share = float(zeros.float().mean())
+    return zeros if _LEAST <= share < 1 else None
+
+
+def remember_zeros(model: nn.Module, original: nn.Module) -> None:
+    """Tell the layers of a quantized model that learns which of their weights were pruned before they were codes."""
+    before = dict(original.named_parameters())
+    for path, module in model.named_modules():
+        if isinstance(module, Learning):
+            names = {name: f"{path}.{name}".lstrip(".") for name in module.coded}
+            found = {name: pruned_zeros(before[full]) for name, full in names.items() if full in before}
+            module.pruned = {name: zeros for name, zeros in found.items() if zeros is not None}
+
+
+def _like(pruned: Tensor, parameter: Any) -> Tensor:
+    """A mask as the parameter is held: on its device, or this process's part of it."""
+    pruned = pruned.to(parameter.device)
+    if not hasattr(parameter, "full_tensor"):
+        return pruned
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(pruned, parameter.device_mesh, parameter.placements)
+
+
+def _told(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for path, module in model.named_modules():
+        if isinstance(module, Learning):
+            for name in module.coded:
+                yield f"{path}.{name}".lstrip("."), module.pruned.get(name)
+
+
+def _refuse(given: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    faults = [f"{name}: {nearest(name, parameters)[:200]}" for name in given if name not in parameters]
+    faults += [
+        f"{name}: a mask of shape {list(mask.shape)} for a parameter of shape {list(parameters[name].shape)}"
+        for name, mask in given.items()
+        if name in parameters and mask.shape != parameters[name].shape
+    ]
+    if faults:
+        raise UsageError("masks do not fit the model: " + "; ".join(faults), where="masks", expected="by parameter")

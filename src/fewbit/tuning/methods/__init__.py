@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods: which parameters learn, one file each."""

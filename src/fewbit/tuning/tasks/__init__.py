@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: what a model is trained to do, one file each."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task is.
+
+A member is a file with
+
+- `MODEL`: the name of transformers' Auto class for models that do it, such as `"AutoModelForCausalLM"`;
+- `loss(outputs, batch) -> (sum, count)`: the loss of a batch summed over whatever is learned, and over how much of it,
+  both scalars on the device of the outputs. They are kept apart so that batches of one step weigh as much as what is
+  learned in them: a step in several batches, or on several devices, has the gradient of one large batch;
+- `METRIC`: a `Metric` class; its `BEST` says which of its numbers an evaluation is judged by, and which way;
+- `ANSWERS`: names in a batch that are not given to the model; `("labels",)` if it says none. A task whose models
+  compute the loss themselves gives them the labels: `ANSWERS = ()`;
+- `prepare(batch, model) -> batch`: optional; makes of a batch of the data one that the model and the rest of this take;
+- `faults(batch, model) -> list[str]`: optional; what is wrong with a batch for this model, before anything is trained.
+
+A batch is a dict of tensors, or of lists of tensors where sizes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+NOTHING = -100
+"""The label of a position at which nothing is learned."""
+
+Batch = Mapping[str, Any]
+Best = tuple[str, str]
+"""A number's name, and `"min"` or `"max"`."""
+
+
+class Metric:
+    """Numbers about a model's answers, from sums that batches and processes add to.
+
+    A subclass says in `update` what a batch adds, by `self.add(name=tensor)`, and in `result` what the sums come to.
+    One that needs more than sums overrides `parts` and `merge` as well.
+
+    >>> metric = Metric()
+    >>> metric.add(right=torch.tensor(3), all=torch.tensor(4))
+    >>> metric.merge([{"right": 1.0, "all": 4.0}, metric.parts()])
+    >>> metric.sums
+    {'right': 4.0, 'all': 8.0}
+    """
+
+    BEST: Best = ("loss", "min")
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Any] = {}
+
+    def update(self, outputs: Any, batch: Batch) -> None:
+        """Take in one batch; tensors stay where they are, nothing waits for the device."""
+
+    def result(self) -> dict[str, float]:
+        """The numbers; the mean loss is always there and need not be among them."""
+        return {}
+
+    def add(self, **sums: Tensor) -> None:
+        """Add to the sums, in double precision where the device has it."""
+        for name, value in sums.items():
+            value = value.detach()
+            value = value.float() if value.device.type == "mps" else value.double()  # which has no doubles
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def parts(self) -> Any:
+        """What this process has gathered, as plain values."""
+        return {name: float(value) for name, value in self.sums.items()}
+
+    def merge(self, parts: Iterable[Any]) -> None:
+        """Become what all processes gathered together, this one included."""
+        self.sums = {}
+        for each in parts:
+            for name, value in each.items():
+                self.sums[name] = self.sums.get(name, 0.0) + value
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """The logits of a model's outputs: its `logits`, the first of a tuple, or the outputs themselves.
+
+    >>> logits_of((torch.zeros(2, 3), None)).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    if hasattr(outputs, "logits"):
+        found: Tensor = outputs.logits
+        return found
+    first: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    return first
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed cross entropy of all positions that have a label, and how many there are.
+
+    Args:
+        logits: `[…, classes]`.
+        labels: `[…]`, with `NOTHING` where nothing is learned.
+    """
+    flat, wanted = logits.flatten(0, -2), labels.flatten()
+    total = functional.cross_entropy(flat.float(), wanted, ignore_index=NOTHING, reduction="sum")
+    return total, (wanted != NOTHING).sum()
+
+
+def class_faults(labels: Tensor, classes: int | None, name: str = "labels") -> list[str]:
+    """What is wrong with class numbers: outside of what there is, or nothing to learn at all."""
+    if labels.is_floating_point():
+        return [f"{name} are {labels.dtype}; class numbers are whole"]
+    known = labels[labels != NOTHING]
+    if known.numel() == 0:
+        return [f"every one of the {labels.numel()} {name} is {NOTHING}: nothing is learned from it"]
+    low, high = int(known.min()), int(known.max())
+    if low < 0:
+        return [f"{name} go down to {low}; class numbers start at 0, and {NOTHING} is for nothing to learn"]
+    if classes is not None and high >= classes:
+        return [f"{name} go up to {high}; the model has {classes} classes, 0 to {classes - 1}"]
+    return []
+
+
+def token_faults(batch: Batch, model: nn.Module) -> list[str]:
+    """What is wrong with the tokens of a batch: ids that the model's table does not have."""
+    ids = batch.get("input_ids")
+    if not isinstance(ids, Tensor):
+        return ["there are no input_ids"]
+    found = []
+    if ids.is_floating_point():
+        found.append(f"input_ids are {ids.dtype}; ids are whole numbers")
+    table = getattr(model, "get_input_embeddings", lambda: None)()
+    size = getattr(table, "num_embeddings", None)
+    if size is not None and ids.numel() and int(ids.max()) >= size:
+        found.append(f"input_ids go up to {int(ids.max())}; the model's table has {size} rows: another tokenizer's?")
+    if ids.numel() and int(ids.min()) < 0:
+        found.append(f"input_ids go down to {int(ids.min())}; ids start at 0")
+    return found
+
+
+def classes_of(model: nn.Module) -> int | None:
+    """How many classes a Hugging Face model tells apart; none if it does not say."""
+    return getattr(getattr(model, "config", None), "num_labels", None)

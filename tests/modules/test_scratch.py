@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks that transformers makes of a checkpoint's experts lie in files, and are what they were."""
+
+import tempfile
+
+import pytest
+import torch
+from tests.tiny_models import transformer
+from torch import nn
+
+from fewbit.modules import scratch
+from fewbit.modules.memory import free_memory, give_back
+from fewbit.modules.opening import open_model
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where such files are made; small tensors are worth one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_WORTH", 1)
+    return tmp_path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_copy_is_equal_and_its_file_has_no_name(folder, dtype):
+    x = torch.randn(3, 4, 5).to(dtype).mT
+    found = scratch.mapped(x)
+    assert torch.equal(found, x) and found.is_contiguous() and not list(folder.iterdir())
+    assert not found.untyped_storage().resizable()  # mapped
+
+
+def test_only_what_goes_beyond_the_budget_is_moved(folder):
+    with scratch.on_disk(budget=100):
+        layer = nn.Linear(5, 5)  # 100 bytes, and a bias that is too much
+    assert layer.weight.untyped_storage().resizable() and not layer.bias.untyped_storage().resizable()
+    after = nn.Linear(5, 5)
+    assert after.bias.untyped_storage().resizable()
+    layer.bias.data.fill_(2.0)
+    assert layer(torch.zeros(5)).shape == (5,) and layer.bias.requires_grad
+
+
+def test_without_room_it_stays_in_memory(folder, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(scratch.os, "posix_fallocate", full)
+    with scratch.on_disk(budget=0):
+        layer = nn.Linear(5, 5)
+    assert layer.weight.untyped_storage().resizable() and not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss", "llama"])
+def test_an_opened_model_is_mapped_and_the_same(folder, monkeypatch, name):
+    model = transformer(name).to(torch.bfloat16)
+    model.save_pretrained(folder / "model")
+    before = {path.name for path in folder.iterdir()}
+    monkeypatch.setattr(scratch, "_SHARE", 1 << 60)
+    opened = open_model(folder / "model")
+    assert {path.name for path in folder.iterdir()} == before
+    wanted = model.state_dict()
+    assert all(torch.equal(value, wanted[key]) for key, value in opened.state_dict().items())
+    assert all(p.dtype is torch.bfloat16 for p in opened.parameters())
+    inside = [name for name, p in opened.named_parameters() if p.untyped_storage().resizable()]
+    assert not inside, inside
+
+
+def test_memory_is_known_and_given_back():
+    assert 1 << 20 < free_memory() < 1 << 50
+    give_back()
