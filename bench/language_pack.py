@@ -27,7 +27,7 @@ PART = 47 * 2**20
 ON_THAT_MACHINE = {
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton", "accelerate", "huggingface_hub", "hf-xet",
     "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "packaging", "pillow", "protobuf", "psutil",
-    "pyyaml", "regex", "scipy", "sentencepiece", "setuptools", "sympy", "tqdm", "typing_extensions", "onnx", "onnx-ir",
+    "pyyaml", "regex", "scipy", "sentencepiece", "setuptools", "sympy", "tqdm", "onnx", "onnx-ir",
     "onnxscript", "ml_dtypes", "anyio", "certifi", "click", "h11", "httpcore", "httpx", "idna", "ninja",
     "annotated-doc", "markdown-it-py", "mdurl", "pygments", "rich", "shellingham", "typer", "joblib",
 }  # fmt: skip

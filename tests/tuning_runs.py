@@ -23,7 +23,7 @@ def language_model(**changes: Any) -> Any:
 
 
 def texts(count: int = 24, seed: int = 0) -> Dataset:
-    """Samples of 3 to 10 tokens, each the one before and one more, of which the first few are a prompt that is not learned."""
+    """Samples of 3 to 10 tokens, each one more than the one before; some of the first are not learned."""
     draw = torch.Generator().manual_seed(seed)
     samples = []
     for _ in range(count):

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that `torchrun` starts in several processes; it writes its losses, and its weights as the output folder has them."""
+"""A run that `torchrun` starts in several processes; its losses and weights are in the output folder."""
 
 from __future__ import annotations
 
 import sys
 
-from tuning_runs import SETTINGS, KillAt, language_model, texts
-
 from fewbit.tuning.finetune import finetune
+from tuning_runs import SETTINGS, KillAt, language_model, texts
 
 if __name__ == "__main__":
     output, sharding, step = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from compressed_tensors.offload import disable_offloading
+from compressed_tensors.offload import disable_offloading, dispatch_model
 from compressed_tensors.quantization import QuantizationArgs, forward_quantize, preset_name_to_scheme
 from llmcompressor import oneshot
 from llmcompressor.modifiers.gptq import GPTQModifier
@@ -30,16 +30,17 @@ def quantize(model: Any, tokens: Tensor, *, format: str, way: str, folder: str) 
     needs_data = way != "rtn" or format == "nvfp4_a4"
     dataset = DataLoader(samples, batch_size=1) if needs_data else None  # type: ignore[arg-type]
     options = {"num_calibration_samples": len(tokens), "max_seq_length": tokens.shape[1]} if needs_data else {}
-    return oneshot(model=model, recipe=_recipe(format, way), dataset=dataset, **options)
+    made = oneshot(model=model, recipe=_recipe(format, way), dataset=dataset, **options)
+    return dispatch_model(made) if model.device.type == "cuda" else made  # it is left on the CPU otherwise
 
 
 def weights(model: Any) -> dict[str, Tensor]:
     """Every parameter of the blocks as it computes with them; AWQ changes norms too."""
-    found = {name: value for name, value in model.named_parameters() if ".layers." in name}
-    for name, module in model.named_modules():
-        scheme = getattr(module, "quantization_scheme", None)
-        if scheme is not None:
-            with disable_offloading():
+    with disable_offloading():
+        found = {name: value for name, value in model.named_parameters() if ".layers." in name}
+        for name, module in model.named_modules():
+            scheme = getattr(module, "quantization_scheme", None)
+            if scheme is not None:
                 found[f"{name}.weight"] = forward_quantize(module, module.weight, "weight", scheme.weights)
     own = ("weight", "bias")  # no scales
     return {name: value for name, value in found.items() if name.rsplit(".", 1)[-1] in own}

@@ -29,8 +29,9 @@ def quantize(model: Any, tokens: Tensor, *, format: str, way: str, folder: str) 
 
 def weights(model: Any) -> dict[str, Tensor]:
     """Every parameter of the blocks as it computes with them; AWQ changes norms too."""
-    found = {name: value for name, value in model.named_parameters() if ".layers." in name}
-    return {name: value for name, value in found.items() if name.endswith(".weight")}
+    found = {name: value for name, value in model.named_parameters() if ".layers." in name and name.endswith(".weight")}
+    layers = {name: m for name, m in model.named_modules() if hasattr(m, "get_quant_weight")}
+    return {**found, **{f"{name}.weight": m.get_quant_weight(m.weight) for name, m in layers.items()}}
 
 
 def _specs(format: str) -> tuple[Any, Any]:

@@ -59,6 +59,7 @@ _PUBLIC = {
     "Plan": "fewbit.engine.plan",
     "export": "fewbit.engine.delivering",
     "load": "fewbit.engine.delivering",
+    "finetune": "fewbit.tuning.finetune",
     "Record": "fewbit.record",
     "FewbitError": "fewbit.errors",
     "DataError": "fewbit.errors",
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from fewbit.schemes.modes import CompressWeightsMode
     from fewbit.schemes.scope import IgnoredScope
     from fewbit.schemes.spec import QTensorConfig, QuantizationSpec
+    from fewbit.tuning.finetune import finetune
 
 
 def __getattr__(name: str) -> object:

@@ -199,11 +199,18 @@ def test_a_run_that_was_stopped_gives_the_same(tmp_path, monkeypatch):
     assert stops > 2 and whole == stopped
 
 
-@pytest.mark.parametrize("build", [lambda: transformer("gpt_oss").eval(), lambda: shaken(Separate())])
-def test_from_a_store_without_data(build, tmp_path):
+@pytest.mark.parametrize(
+    ("build", "items"),
+    [
+        (lambda: transformer("gpt_oss").eval(), rare()),
+        (lambda: shaken(Separate()), rare()),
+        (lambda: shaken(Separate()), texts(2, length=3)),  # too few for any expert, also for the one with the most
+    ],
+)
+def test_from_a_store_without_data(build, items, tmp_path):
     torch.manual_seed(0)
     model = build()
-    first = fewbit.compress_weights(model, **GPTQ, dataset=rare(), statistics=tmp_path / "s")
+    first = fewbit.compress_weights(model, **GPTQ, dataset=items, statistics=tmp_path / "s")
     again = fewbit.compress_weights(model, **GPTQ, statistics=tmp_path / "s")
     assert lines(first, "few-tokens") == lines(again, "few-tokens")
     a, b = first.state_dict(), again.state_dict()

@@ -71,7 +71,7 @@ def test_moments_are_of_rounded_inputs_and_layers_that_round_alike_share_them():
     weights = [weight("a"), weight("b"), weight("c"), weight("a")]
     groups = rounding.groups(weights)
     assert [[w.point.layer for w in group] for group in groups] == [["a", "a"], ["b"], ["c"]]
-    found = rounding.gather(stage, groups, Lanes(2, Workers()))
+    found = rounding.gather(stage, groups, Lanes(2, Workers()), lambda point: torch.zeros(4, 8))
     read = [by_token, lambda x: x, lambda x: (x / 0.125).round().clamp(-128, 127) * 0.125]
     for seen, change in zip(found, read):
         x, wanted = torch.cat([change(x) for x in stage.items]), torch.cat(stage.items) + 1
@@ -84,7 +84,7 @@ def test_what_is_not_finite_is_refused():
     stage.items[1][0, 0] = torch.inf
     rounding = RoundedInputs({reading("a"): TOKEN})
     with pytest.raises(DataError, match="not finite"):
-        rounding.gather(stage, rounding.groups([weight("a")]), Lanes(2, Workers()))
+        rounding.gather(stage, rounding.groups([weight("a")]), Lanes(2, Workers()), lambda point: torch.zeros(4, 8))
 
 
 W4_STATIC = {"dtype": "int4", "qscheme": "per_group", "group_size": 16}

@@ -39,6 +39,17 @@ def test_only_what_goes_beyond_the_budget_is_moved(folder):
     assert layer(torch.zeros(5)).shape == (5,) and layer.bias.requires_grad
 
 
+@pytest.mark.parametrize("budget", [420, 0])
+def test_modules_that_share_a_parameter_go_on_sharing_it(folder, budget):
+    with scratch.on_disk(budget=budget):
+        first, between, second = (nn.Linear(10, 10, bias=False) for _ in range(3))  # 400 bytes each
+        shared = nn.Parameter(torch.ones(10, 10))
+        second.weight, first.weight = first.weight, first.weight
+        first.other = between.other = shared
+    assert second.weight is first.weight and first.weight.untyped_storage().resizable() == (budget > 400)
+    assert first.other is between.other and not first.other.untyped_storage().resizable()
+
+
 def test_without_room_it_stays_in_memory(folder, monkeypatch):
     def full(*_):
         raise OSError("no space left on device")

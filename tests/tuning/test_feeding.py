@@ -2,6 +2,7 @@
 """What a run reads: every sample once an epoch, the same from any step on, whoever shares it."""
 
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -9,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
-from tuning_runs import texts
 
 from fewbit.data.collate import Collator
 from fewbit.data.dataset import Dataset
 from fewbit.errors import DataError
 from fewbit.tuning.feeding import BatchFeed, SampleFeed, Sharing
+from tuning_runs import texts
 
 numbers = st.integers(1, 9)
 
@@ -30,6 +31,10 @@ def steps(parts):
     return found[:-1]
 
 
+def joined(lists):
+    return list(chain.from_iterable(lists))
+
+
 def numbered(count):
     return Dataset([{"x": index} for index in range(count)], batched=False)
 
@@ -42,8 +47,8 @@ def test_processes_together_read_what_one_would_step_by_step(count, size, accumu
         steps(SampleFeed(numbered(count), Collator(), Sharing(size, accumulation, rank, world)).epoch(epoch))
         for rank in range(world)
     ]
-    assert sorted(sum(alone, [])) == list(range(count))
-    assert [sorted(sum(parts, [])) for parts in zip(*shared, strict=True)] == [sorted(step) for step in alone]
+    assert sorted(joined(alone)) == list(range(count))
+    assert [sorted(joined(parts)) for parts in zip(*shared, strict=True)] == [sorted(step) for step in alone]
     assert all(len(step) <= size * accumulation for step in alone)
 
 
@@ -64,7 +69,7 @@ def test_batches_of_others_are_dealt_out_each_once(count, accumulation, world):
     batches = [{"x": torch.tensor([index])} for index in range(count)]
     dataset = Dataset(batches, batched=True)
     shared = [steps(BatchFeed(dataset, Sharing(1, accumulation, rank, world)).epoch(0)) for rank in range(world)]
-    assert sorted(sum((sum(each, []) for each in shared), [])) == list(range(count))
+    assert sorted(joined(joined(each) for each in shared)) == list(range(count))
     assert len({len(each) for each in shared}) == 1, "processes would wait for one another"
 
 
@@ -73,7 +78,7 @@ def test_every_epoch_has_an_order_of_its_own_and_every_run_the_same():
     assert steps(feed.epoch(0)) == steps(SampleFeed(texts(), Collator(), Sharing(4, 2), seed=5).epoch(0))
     assert steps(feed.epoch(0)) != steps(feed.epoch(1))
     still = SampleFeed(texts(), Collator(), Sharing(4, 2), shuffle=False)
-    assert sum(steps(still.epoch(1)), []) == list(range(24))
+    assert joined(steps(still.epoch(1))) == list(range(24))
 
 
 @pytest.mark.parametrize("own", [None, 7])

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from tuning_runs import SETTINGS, language_model, same, texts
-from word_tokenizer import make_tokenizer
 
 import fewbit
 from fewbit.data.dataset import Dataset
 from fewbit.errors import DataError, UsageError
 from fewbit.tuning.finetune import finetune
+from tuning_runs import SETTINGS, language_model, same, texts
+from word_tokenizer import make_tokenizer
 
 CPU = {"device": "cpu", "tensorboard": False, "workers": 0}
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import orjson
 import pytest
 from safetensors.torch import load_file
-from tuning_runs import SETTINGS, language_model, texts
 
 from fewbit.tuning.finetune import finetune
+from tuning_runs import SETTINGS, language_model, texts
 
 TESTS = Path(__file__).parents[1]
 
 
 def shared(output, sharding="ddp", step=0, *, fails=False):
     """A run in two processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
     script = [str(TESTS / "tuning_shared_run.py"), str(output), sharding, str(step)]
-    done = subprocess.run([*command, *script], capture_output=True, env=environment, timeout=300, check=False)
+    done = subprocess.run([*command, *script], capture_output=True, env=environment, timeout=120, check=False)
     assert (done.returncode != 0) == fails, done.stderr.decode()[-3000:]
     return None if fails else orjson.loads((output / "record.json").read_bytes())["facts"]
 
@@ -57,5 +57,8 @@ def test_two_processes_that_were_killed_go_on_together(tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_two_processes_that_share_the_parameters_give_the_curve_of_one(tmp_path, alone):
-    compare(shared(tmp_path / "run", "fsdp"), tmp_path / "run", alone)
+def test_two_processes_that_share_the_parameters_give_the_curve_of_one_killed_in_between(tmp_path, alone):
+    shared(tmp_path / "run", "fsdp", step=5, fails=True)
+    facts = shared(tmp_path / "run", "fsdp")
+    assert facts["sharding"] == "fsdp"
+    compare(facts, tmp_path / "run", alone)

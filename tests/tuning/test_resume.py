@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from tuning_runs import SETTINGS, KillAt, language_model, same, texts
 
 from fewbit.errors import UsageError
 from fewbit.tuning import checkpoints
 from fewbit.tuning.finetune import finetune
+from tuning_runs import SETTINGS, KillAt, language_model, same, texts
 
 
 def tuned(output=None, **changes):

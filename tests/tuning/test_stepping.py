@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from tuning_runs import language_model, texts
 
 from fewbit.data.collate import Collator
 from fewbit.tuning.choosing import TaskLoss
@@ -15,6 +14,7 @@ from fewbit.tuning.methods import full
 from fewbit.tuning.options import Options
 from fewbit.tuning.stepping import Stepper, tokens_of, unit_for
 from fewbit.tuning.tasks import causal_lm
+from tuning_runs import language_model, texts
 
 
 def gradients(model, batch):

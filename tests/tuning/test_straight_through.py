@@ -133,7 +133,9 @@ def test_stretch_is_a_logarithm_and_stays_on_the_scales_type():
 
 
 def test_ends_lie_half_a_gap_beyond_the_last_value():
-    assert ends(Dtype.uint8)[1] == pytest.approx(255.5, rel=1e-5) and ends(Dtype.uint8)[0] == pytest.approx(-0.5, rel=1e-5)
+    assert ends(Dtype.uint8)[1] == pytest.approx(255.5, rel=1e-5) and ends(Dtype.uint8)[0] == pytest.approx(
+        -0.5, rel=1e-5
+    )
     assert ends(Dtype.fp8_e4m3)[1] == pytest.approx(448 + 16, rel=1e-5)
     assert ends(Dtype.nf4)[1] == pytest.approx(1 + (1 - 0.7229568362236023) / 2, rel=1e-5)
     assert lsq_share(16, Dtype.int8) == pytest.approx(1 / math.sqrt(16 * 127))

@@ -10,7 +10,7 @@ are taken apart only once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -146,18 +146,18 @@ class Columns:
             return found
         values, errors = torch.empty_like(near), torch.zeros_like(near)
         snap = self._snap_integers if isinstance(self._code_type, tuple) else self._snap_others
-        zeros = [None] * len(near) if zero is None else zero.unbind()
+        zeros: Sequence[Tensor | None] = [None] * len(near) if zero is None else zero.unbind()
+        columns = zip(near.unbind(), values.unbind(), before.unbind(), base.unbind(), errors.unbind())
         scales = zip(step.unbind(), step.reciprocal().unbind(), zeros)
-        columns = zip(near.unbind(), values.unbind(), before.unbind(), base.unbind(), errors.unbind(), scales)
-        for column, row, share, wish, error, scale in columns:
+        for (column, row, share, wish, error), (size, inverse, offset) in zip(columns, scales):
             column.addmv_(errors.T, share)
-            snap(column, *scale, row)
+            snap(column, size, inverse, offset, row)
             torch.sub(wish, row, out=error)
         return values, errors
 
     def _snap_integers(self, column: Tensor, step: Tensor, inverse: Tensor, zero: Tensor | None, out: Tensor) -> None:
         """Put the values of the grid nearest to a column's into `out`."""
-        low, high = self._code_type  # type: ignore[misc]
+        low, high = self._scales.grid.dtype.lowest, self._scales.grid.dtype.highest
         torch.mul(column, inverse, out=out)
         if zero is None:
             out.round_().clamp_(low, high).mul_(step)

@@ -28,11 +28,11 @@ def panel(
     return values, errors
 
 
-@triton.jit
-def _kernel(
+@triton.jit  # type: ignore[untyped-decorator]
+def _kernel(  # type: ignore[no-untyped-def]
     near, before, base, step, zero, values, errors, rows, columns, low, high,
     HAS_ZERO: tl.constexpr, INTEGERS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     mine = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = mine < rows
     place = tl.arange(0, COLUMNS)

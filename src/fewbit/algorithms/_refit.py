@@ -58,7 +58,7 @@ def _solved(units: Tensor, aim: Tensor, gram: Tensor, step: Tensor, width: int) 
     right = (spread * aim[:, None]).sum(2)
     spread *= units[:, None]
     pad = count * width - units.shape[1]
-    left = torch.nn.functional.pad(spread, (0, pad)).unflatten(2, (count, width)).sum(3)
+    left = torch.nn.functional.pad(spread, (0, pad)).reshape(len(units), count, count, width).sum(3)
     share = _LITTLE * left.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     left.diagonal(dim1=1, dim2=2).add_(share)
     lower, failed = torch.linalg.cholesky_ex(left)

@@ -35,7 +35,7 @@ from fewbit.numerics.qtensor import QTensor
 STAGE = "round"
 NEEDS = ("moments", "gram")
 
-_LANE = 640  # rows to a thread at a time
+_LANE, _DEVICE_LANE = 640, 16384  # rows to a thread at a time
 _FEW, _REFITS = 3, 2  # bits, and how often their scales are fitted to the codes
 
 
@@ -145,8 +145,11 @@ def _known(problem: Problem, teach: Answers, damping: float, pull: float | None)
 
 
 def _lanes(rows: int, height: int, device: torch.device) -> list[slice]:
-    """Rows that are settled together: a few to each thread, and the same ones whatever the number of threads."""
-    count = max(1, round(rows / _LANE)) if device.type == "cpu" else 1
+    """Rows that are settled together: a few to each thread, or as many as a device holds with ease.
+
+    They are the same ones whatever the number of threads.
+    """
+    count = max(1, round(rows / (_LANE if device.type == "cpu" else _DEVICE_LANE)))
     tall = -(-rows // (count * height)) * height
     return [slice(top, min(top + tall, rows)) for top in range(0, rows, tall)]
 

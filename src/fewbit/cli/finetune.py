@@ -48,11 +48,8 @@ def command(
 
     Examples:
 
-        fewbit finetune SmolLM2-135M --data gsm8k -o tuned
+        fewbit finetune fewbit-demo/model.py:build --data fewbit-demo/huggingface --task image_classification -o tuned
 
-        fewbit finetune SmolLM2-135M --data rows.jsonl --method lora --epochs 3 --lr 2e-4 -o tuned
-
-        fewbit finetune small-w4 --data rows.jsonl --method qat --teacher SmolLM2-135M -o recovered
     """
     from fewbit.tuning.finetune import finetune
 

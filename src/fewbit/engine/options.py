@@ -72,7 +72,8 @@ class Options:
                 where="advanced_parameters",
                 expected="0 to 4, as ONNX Runtime has",
             )
-        if made.activation_budget is not None and not made.activation_budget >= 0:
+        room = 0 if made.activation_budget is None else made.activation_budget
+        if not isinstance(room, int | float) or not room >= 0:
             raise UsageError(
                 f"activation_budget={made.activation_budget!r}",
                 where="advanced_parameters",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -43,23 +43,28 @@ class RoundedInputs:
             found.setdefault(self._key(w), []).append(w)
         return list(found.values())
 
-    def gather(self, stage: Stage, groups: Sequence[Sequence[WeightPlan]], lanes: Lanes) -> list[Gathered]:
+    def gather(
+        self, stage: Stage, groups: Sequence[Sequence[WeightPlan]], lanes: Lanes, read: Callable[[Point], Tensor]
+    ) -> list[Gathered]:
         """The moments of what each group reads, from one pass over the items.
 
         Args:
             stage: not asked yet.
             groups: of its weights.
             lanes: of the items.
+            read: gives a weight as it is by now.
 
         Raises:
             DataError: a value that is not finite.
         """
         sums, guard = LaneSums(lanes, len(groups)), FiniteGuard()
         keys = [self._key(group[0]) for group in groups]
+        weights = [read(group[0].point) if len(group) == 1 and len(stage.layers) == 1 else None for group in groups]
+        weights = [None if weight is None or weight.ndim != 2 else weight for weight in weights]
         for given in stage.inputs():
-            read = guard.admit(given.found, given.item)
-            for key, seen in zip(keys, sums.at(given.item)):
-                seen.add(replace(given, found=self._rounded(key, read)))
+            found = guard.admit(given.found, given.item)
+            for key, weight, seen in zip(keys, weights, sums.at(given.item)):
+                seen.add(replace(given, found=self._rounded(key, found)), weight)
         refuse_non_finite({groups[0][0].point: guard})
         return sums.total()
 

@@ -78,13 +78,13 @@ def execute(
         A view of the result: the one given, whose model was changed, or another.
 
     Raises:
-        UsageError: static activations without data, every one of them named; statistics for activations.
+        UsageError: static activations without data, every one of them named; statistics for activations, or of a graph.
         DataError: an empty dataset, a value that is not finite.
     """
     options = options or Options()
     progress = progress if is_first() else Progress()
     require_data(plan, dataset)
-    _refuse_statistics(plan, statistics)
+    _refuse_statistics(view, plan, statistics)
     refuse_weights(view, plan)
     if dataset is not None and samples is not None:
         batch = fixed_batch(read_signature(view.signature()))
@@ -122,7 +122,7 @@ def execute(
             workers = joined()
             with workers.together():
                 execute_stored(view, plan, statistics, record=record, progress=progress, workers=workers)
-        elif taken is not None and wants_walk(view, plan):
+        elif taken is not None and wants_walk(view, plan, keeps=statistics is not None):
             if options.correct is not None:
                 reason = "weights are settled on a walk, and make up for what was rounded before them"
                 record.note("bias-not-corrected", reason, algorithm=options.correct)
@@ -175,8 +175,10 @@ def require_data(plan: Plan, dataset: Dataset | None) -> None:
         )
 
 
-def _refuse_statistics(plan: Plan, statistics: Path | None) -> None:
-    """Refuse to keep second moments of inputs that are rounded: they would be of no use for other schemes."""
+def _refuse_statistics(view: ModelView, plan: Plan, statistics: Path | None) -> None:
+    """Refuse second moments where a model cannot be walked, and of inputs that are rounded: of no use for others."""
+    if statistics is not None and "walk" not in view.can:
+        raise UsageError("statistics of a graph", where="statistics", expected="a PyTorch module")
     if statistics is not None and plan.activations:
         raise UsageError(
             f"statistics for a plan with {len(plan.activations)} quantized activations",

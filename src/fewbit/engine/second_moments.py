@@ -3,8 +3,8 @@
 
 gram      Σ x xᵀ, x in the model as it is by now
 cross     Σ x' xᵀ, x' what the float model has in its place; weight times this is Σ y' xᵀ, y' the output that is wanted
-drift     Σ d xᵀ for a layer whose output is added to a state, d what that state lacks to be the float model's: a layer
-          that answers y' + d makes up for what all layers before it did
+answer    for a layer whose output is added to a state, Σ (y' + d) xᵀ in its place, d what that state lacks to be the
+          float model's: a layer that answers so makes up for what all layers before it did
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fewbit.observers.gram import GramObserver
 from fewbit.observers.moments import MomentsObserver
 
 _SIDES = {False: "teach", True: "aside"}
+_TILE, _TILES = 512, 4  # features; and how many tiles a product is worth cutting into
 
 
 @dataclass
@@ -31,27 +32,28 @@ class Moments:
     """The sums over some items.
 
     Args:
-        gram: `[in, in]`.
-        cross: `[in, in]`; none where the float model was not walked.
-        drift: `[out, in]`; none where the output is not added to a state.
+        gram: `[in, in]`; where it is wide, only what `second_moment` needs of it.
+        cross: `[in, in]`; none where the float model was not walked, or the answer is known.
+        answer: `[out, in]`; none where the output is not added to a state.
         sum: `[in]`.
         count: of positions.
     """
 
     gram: Tensor
     cross: Tensor | None
-    drift: Tensor | None
+    answer: Tensor | None
     sum: Tensor
     count: Tensor
 
-    def add(self, given: Inputs) -> None:
-        """One more item."""
-        x = given.found.float()
-        self.gram.addmm_(x.T, x)
-        if self.cross is not None and given.wanted is not None:
-            self.cross.addmm_(given.wanted.float().T, x)
-        if self.drift is not None and given.state is not None and given.wanted_state is not None:
-            self.drift.addmm_((given.wanted_state.float() - given.state.float()).T, x)
+    def add(self, given: Inputs, aim: Tensor | None = None) -> None:
+        """One more item, and what the layer shall answer to it, if that is known."""
+        x = given.found
+        for rows in _tiles(len(self.gram)):  # the rest is the same mirrored
+            add_product(self.gram[rows, : rows.stop], x[:, rows], x[:, : rows.stop])
+        if self.answer is not None and aim is not None:
+            add_product(self.answer, aim, x)
+        elif self.cross is not None and given.wanted is not None:
+            add_product(self.cross, given.wanted, x)
         self.sum += x.sum(0, dtype=torch.float64)
         self.count += len(x)
 
@@ -70,16 +72,21 @@ class Moments:
         for name in mine.keys() | theirs.keys():
             setattr(self, name, mine[name].add_(theirs[name]) if name in mine and name in theirs else None)
 
+    def second_moment(self) -> Tensor:
+        """The whole Σ x xᵀ."""
+        if len(_tiles(len(self.gram))) == 1:
+            return self.gram
+        lower = self.gram.tril()
+        return lower.add_(lower.tril(-1).T)
+
     def wanted(self, weight: Tensor) -> Tensor | None:
         """Σ y xᵀ, y the output that is wanted of a layer with this weight, `[out, in]`."""
-        if self.cross is None:
-            return None
-        return weight.float() @ self.cross if self.drift is None else (weight.float() @ self.cross).add_(self.drift)
+        return self.answer if self.answer is not None else None if self.cross is None else weight.float() @ self.cross
 
     def observers(self) -> dict[str, Observer]:
         """What an algorithm asks for by the names of observers."""
         gram, moments = GramObserver(), MomentsObserver()
-        gram.load_state({"gram": self.gram, "count": self.count})
+        gram.load_state({"gram": self.second_moment(), "count": self.count})
         moments.load_state({SUM: self.sum, SQUARE: self.gram.diagonal().double(), COUNT: self.count})
         return {"gram": gram, "moments": moments}
 
@@ -100,15 +107,20 @@ class Gathered:
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     others: int | None = None
 
-    def add(self, given: Inputs) -> None:
-        """One more item."""
+    def add(self, given: Inputs, weight: Tensor | None = None) -> None:
+        """One more item.
+
+        Args:
+            given: what the layers read.
+            weight: of the layer, `[out, in]`, where it is the only one: what it shall answer can be said then.
+        """
         if given.expert is not None:
             self.experts.setdefault(given.expert, Gathered()).add(replace(given, expert=None))
             return
-        side = is_held_out(given.item)
+        aim, side = _aim(given, weight), is_held_out(given.item)
         if side not in self.sides:
-            self.sides[side] = _empty(given)
-        self.sides[side].add(given)
+            self.sides[side] = _empty(given, aim)
+        self.sides[side].add(given, aim)
 
     def absorb(self, other: Gathered) -> None:
         """The moments of the items of both from now on; the other is not to be used any more."""
@@ -159,14 +171,39 @@ class Gathered:
         return made
 
 
-def _empty(given: Inputs) -> Moments:
+def _aim(given: Inputs, weight: Tensor | None) -> Tensor | None:
+    """What a layer would have to answer for the state it is added to to be the float model's, `[positions, out]`."""
+    if weight is None or given.wanted is None or given.state is None or given.wanted_state is None:
+        return None
+    wanted = given.wanted @ weight.to(given.wanted.dtype).T
+    return wanted.float().add_(given.wanted_state).sub_(given.state)
+
+
+def _empty(given: Inputs, aim: Tensor | None) -> Moments:
     width, place = given.found.shape[1], given.found.device
-    square = (width, width)
-    drift = None if given.wanted_state is None else torch.zeros(given.wanted_state.shape[1], width, device=place)
+
+    def zeros(height: int) -> Tensor:
+        return torch.zeros(height, width, device=place)
+
     return Moments(
-        torch.zeros(square, device=place),
-        None if given.wanted is None else torch.zeros(square, device=place),
-        drift,
+        zeros(width),
+        None if given.wanted is None or aim is not None else zeros(width),
+        None if aim is None else zeros(aim.shape[1]),
         torch.zeros(width, dtype=torch.float64, device=place),
         torch.zeros((), dtype=torch.int64, device=place),
     )
+
+
+def _tiles(width: int) -> list[slice]:
+    """Rows of a symmetric product that are computed together, each up to the diagonal."""
+    count = max(1, min(width // _TILE, _TILES))
+    size = -(-width // count)
+    return [slice(start, min(start + size, width)) for start in range(0, width, size)]
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add aᵀ b to a float32 tensor; accumulated in float32, on tensor cores where both are of a half type."""
+    if b.is_cuda and b.dtype in (torch.float16, torch.bfloat16):
+        total += torch.mm(a.to(b.dtype).T, b, out_dtype=torch.float32)
+    else:
+        total.addmm_(a.float().T, b.float())

@@ -122,7 +122,7 @@ def _by_store(view: ModelView, weights: Sequence[Sequence[WeightPlan]], store: S
     harms = []
     for each in weights:
         layers = stages.get(each[0].point.layer)
-        grams = [] if layers is None else [side.gram for side in store.get(layers).sides.values()]
+        grams = [] if layers is None else [side.second_moment() for side in store.get(layers).sides.values()]
         gram = torch.stack(grams).sum(0) if grams else None
         harms.append([_share(view, w, gram) for w in each])
     return harms

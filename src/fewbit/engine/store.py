@@ -58,9 +58,11 @@ class Store:
         """A new one in a folder that is new or empty, or has what the same jobs left there.
 
         Raises:
-            UsageError: a folder with other files in it.
+            UsageError: a file, or a folder with other files in it.
         """
         place = Path(folder).expanduser()
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{str(place)!r} is a file", where=place, expected="a new folder for the statistics")
         taken = place.exists() and any(path not in _unmoved(place) for path in place.iterdir())
         if taken and not (jobs and _jobs(place) == list(jobs)):
             raise UsageError(

@@ -43,14 +43,14 @@ from fewbit.numerics.qtensor import QTensor
 from fewbit.record import Record
 
 
-def wants_walk(view: ModelView, plan: Plan) -> bool:
-    """Whether an algorithm of the plan asks for second moments, and the model can be walked.
+def wants_walk(view: ModelView, plan: Plan, *, keeps: bool = False) -> bool:
+    """Whether second moments are to be kept, or an algorithm of the plan asks for them, and the model can be walked.
 
     Raises:
-        UsageError: one that has to walk, and the model cannot be.
+        UsageError: an algorithm that has to walk, and the model cannot be.
     """
     refuse_untunable(view, plan, data=True)
-    return "walk" in view.can and any("gram" in w.algorithm.needs for w in plan.weights)
+    return "walk" in view.can and (keeps or any("gram" in w.algorithm.needs for w in plan.weights))
 
 
 def execute_walked(
@@ -189,7 +189,7 @@ def _settled(
     groups = rounding.groups(mine)
     seen = [Gathered() for _ in groups]
     if keeps or not all(settling.is_finished(w) for w in mine):
-        seen = rounding.gather(stage, groups, lanes)
+        seen = rounding.gather(stage, groups, lanes, view.read)
     if store is not None:
         store.put(stage.layers, seen[0])
     for group, each in zip(groups, seen):

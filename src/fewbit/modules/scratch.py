@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbit.modules.memory import free_memory, give_back
 
@@ -33,21 +34,20 @@ def on_disk(budget: int | None = None) -> Iterator[None]:
         budget: bytes that stay in memory; by default a share of what is free.
     """
     left = free_memory() // _SHARE if budget is None else budget
+    known = WeakTensorKeyDictionary()  # where each parameter went: modules that share one get the same again
 
     def move(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         nonlocal left
         if parameter is None or not _is_in_memory(parameter) or parameter.nbytes < _WORTH:
             return None
-        if parameter.nbytes <= left:
-            left -= parameter.nbytes
-            return None
-        try:
-            data = mapped(parameter.detach())
-        except (OSError, RuntimeError):  # no room on the disk, or no such files on this system: it stays where it is
-            return None
-        made = nn.Parameter(data, parameter.requires_grad)
-        vars(made).update(vars(parameter))
-        return made
+        if parameter not in known:
+            known[parameter] = None
+            if parameter.nbytes <= left:
+                left -= parameter.nbytes
+            else:
+                known[parameter] = _moved(parameter)
+        found: nn.Parameter | None = known[parameter]
+        return found
 
     handle = register_module_parameter_registration_hook(move)  # type: ignore[arg-type]
     try:
@@ -55,6 +55,16 @@ def on_disk(budget: int | None = None) -> Iterator[None]:
     finally:
         handle.remove()
         give_back()
+
+
+def _moved(parameter: nn.Parameter) -> nn.Parameter | None:
+    try:
+        data = mapped(parameter.detach())
+    except (OSError, RuntimeError):  # no room on the disk, or no such files on this system: it stays where it is
+        return None
+    made = nn.Parameter(data, parameter.requires_grad)
+    vars(made).update(vars(parameter))
+    return made
 
 
 def mapped(x: Tensor) -> Tensor:

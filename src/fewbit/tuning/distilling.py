@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fewbit.errors import UsageError
 from fewbit.tuning.blocks import Outputs, find_blocks, pair_blocks
 from fewbit.tuning.calling import run
-from fewbit.tuning.tasks._base import NOTHING, Batch, logits_of
+from fewbit.tuning.distances import divergence, hidden_distance, logits_of_all, named_logits, positions
+from fewbit.tuning.tasks._base import Batch
 
 
 class Distillation:
@@ -56,7 +56,7 @@ class Distillation:
             outputs = run(model, batch, self._answers)
             with torch.no_grad():
                 wanted = run(self._teacher, batch, self._answers)
-        refuse_unlike(_named(outputs), _named(wanted), mine.states(), theirs.states())
+        refuse_unlike(named_logits(outputs), named_logits(wanted), mine.states(), theirs.states())
         total, count = self._task.loss(outputs, batch)
         where = positions(logits_of_all(outputs)[0], batch, self._task)
         distance = _mean_over(
@@ -92,73 +92,6 @@ class Distillation:
         return pair_blocks(blocks, self._blocks)
 
 
-def divergence(student: Tensor, teacher: Tensor, where: Tensor | None, temperature: float) -> tuple[Tensor, int | None]:
-    """T² KL(teacher ‖ student), summed over positions, and over how many; none where the task counts the same ones.
-
-    Args:
-        student: logits `[…, classes]`.
-        teacher: the same.
-        where: `[…]`, the positions that count; none for all.
-        temperature: T.
-
-    >>> float(divergence(torch.zeros(2, 3), torch.zeros(2, 3), None, 2.0)[0])
-    0.0
-    """
-    if where is not None:
-        student, teacher = student[where], teacher[where]
-    student, teacher = student.flatten(0, -2), teacher.flatten(0, -2)
-    ours = functional.log_softmax(student.float() / temperature, -1)
-    theirs = functional.log_softmax(teacher.float() / temperature, -1)
-    total = functional.kl_div(ours, theirs, log_target=True, reduction="sum") * temperature**2
-    return total, len(student) if where is None else None
-
-
-def hidden_distance(
-    student: Tensor | None, teacher: Tensor | None, where: Tensor | None, batch: Batch
-) -> tuple[Tensor, int | None]:
-    """The mean squared difference of states in units of the teacher's mean square, summed over positions or samples.
-
-    The second number is how many these are, or none where the task counts the same ones.
-
-    Args:
-        student: `[batch, positions, features]`, or any other shape that begins with the batch.
-        teacher: the same.
-        where: the positions that count, if they are those of the states.
-        batch: whose `attention_mask` says which positions there are.
-    """
-    assert student is not None and teacher is not None
-    student, teacher = student.float(), teacher.float()
-    mask = batch.get("attention_mask")
-    counted = where is not None and where.shape == student.shape[:-1]
-    if counted:
-        student, teacher = student[where], teacher[where]
-    elif isinstance(mask, Tensor) and mask.shape == student.shape[:-1]:
-        student, teacher = (each * mask[..., None] for each in (student, teacher))
-        student, teacher = student.flatten(1), teacher.flatten(1)
-    else:
-        student, teacher = student.flatten(1), teacher.flatten(1)
-    off, size = (student - teacher).square().sum(-1), teacher.square().sum(-1)
-    return (off / size.clamp(min=torch.finfo(torch.float32).tiny)).sum(), None if counted else len(off)
-
-
-def positions(logits: Tensor, batch: Batch, task: Any) -> Tensor | None:
-    """Where the task learns something, `[…]` of logits `[…, classes]`; none where labels do not say."""
-    labels = batch.get("labels")
-    if not isinstance(labels, Tensor) or labels.is_floating_point():
-        return None
-    if task.MODEL == "AutoModelForCausalLM":  # position t is asked for token t + 1
-        labels = functional.pad(labels, (0, 1), value=NOTHING)[..., 1:]
-    if labels.numel() != logits.shape[:-1].numel():
-        return None
-    return labels.reshape(logits.shape[:-1]) != NOTHING
-
-
-def logits_of_all(outputs: Any) -> list[Tensor]:
-    """Every set of logits of an answer, classes last: of start and end of an answer, of pixels, or just the logits."""
-    found = list(_named(outputs).values())
-    return [each.movedim(1, -1) if each.ndim == 4 else each for each in found]
-
-
 def refuse_unlike(
     student: Mapping[str, Tensor],
     teacher: Mapping[str, Tensor],
@@ -184,12 +117,6 @@ def refuse_unlike(
             + (", and blocks of the same width" if states else ""),
             try_="the model before it was compressed; hidden_weight=0 compares logits alone",
         )
-
-
-def _named(outputs: Any) -> dict[str, Tensor]:
-    names = outputs.keys() if isinstance(outputs, Mapping) else ()
-    found = {name: outputs[name] for name in names if name.endswith("logits") and isinstance(outputs[name], Tensor)}
-    return found or {"logits": logits_of(outputs)}
 
 
 def _mean_over(parts: list[tuple[Tensor, int | None]], count: Tensor) -> Tensor:

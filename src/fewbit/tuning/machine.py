@@ -48,19 +48,16 @@ class Machine:
 
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
         """The model as the processes share it; the optimizer is changed where they share its parameters too."""
-        if self.accelerator.is_fsdp2:
+        if self.shares_parameters:
             model, _ = self.accelerator.prepare(model, optimizer)
             return model
         prepared: nn.Module = self.accelerator.prepare_model(model)
         return prepared
 
-    def unwrapped(self, model: nn.Module) -> nn.Module:
-        """The model with whole parameters again, and nothing of the machine's about it.
-
-        Where processes held parts, the whole is put together in each of them.
-        """
-        inner: nn.Module = getattr(model, "module", model) if self.world > 1 else model
-        return gathered(inner) if self.accelerator.is_fsdp2 else inner
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether each process has a part of the parameters only."""
+        return bool(self.accelerator.is_fsdp2)
 
     def unsynchronized(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Within the block gradients stay with their process."""
@@ -103,26 +100,6 @@ def started(options: Options) -> Iterator[Machine]:
             state.AcceleratorState._reset_state(True)
 
 
-def gathered(model: nn.Module) -> nn.Module:
-    """A model whose parameters were parts of a whole, with whole ones on the CPU instead."""
-    whole: dict[int, nn.Parameter] = {}
-    for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None and id(parameter) not in whole:
-                full: Any = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-                whole[id(parameter)] = nn.Parameter(full.detach().cpu().clone(), parameter.requires_grad)
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = whole[id(parameter)]
-        kind = type(module)
-        if kind.__name__.startswith("FSDP") and kind.__bases__[0].__name__ == "FSDPModule":
-            module.__class__ = kind.__bases__[1]  # what `fully_shard` put before the class
-            module._forward_pre_hooks.clear()
-            module._forward_hooks.clear()
-    return model.cpu()
-
-
 def usual_precision(device: torch.device) -> str:
     """What is computed in where nobody says: bf16 on a GPU that has it."""
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -130,7 +107,9 @@ def usual_precision(device: torch.device) -> str:
 
 def _accelerator(accelerate: Any, options: Options) -> Any:
     device = None if options.device is None else torch.device(options.device)
-    more: dict[str, Any] = {"cpu": True} if device is not None and device.type == "cpu" else {}
+    # Where there is no accelerator, accelerate has to be told so: else each of several processes would train alone.
+    on_cpu = device.type == "cpu" if device is not None else not torch.accelerator.is_available()
+    more: dict[str, Any] = {"cpu": True} if on_cpu else {}
     if options.sharding == "fsdp":
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
             raise UsageError(
@@ -143,6 +122,10 @@ def _accelerator(accelerate: Any, options: Options) -> Any:
         kwargs_handlers=[accelerate.DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         **more,
     )
+    if options.sharding == "fsdp" and not made.is_fsdp2:
+        # accelerate hears of it on accelerators alone; PyTorch shares parameters among CPUs as well.
+        made.state._shared_state["distributed_type"] = accelerate.DistributedType.FSDP
+        made.state._shared_state["fsdp_plugin"] = more["fsdp_plugin"]
     if device is not None and made.device.type != device.type:
         raise UsageError(f"device={options.device!r} is not here", where="options", expected=f"'{made.device.type}'")
     return made

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from fewbit import registry
 from fewbit.data.collate import Collator, get_custom_data_collator
 from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
 from fewbit.data.loaders.loader import Loader
 from fewbit.data.text.tokenizer import has_tokenizer, home_of
-from fewbit.errors import UsageError
+from fewbit.errors import FewbitError, UsageError
 from fewbit.tuning.feeding import BatchFeed, Feed, SampleFeed, Sharing
 from fewbit.tuning.options import Options
 
@@ -45,21 +48,37 @@ def as_config(
     """A path or a dataset's name as its configuration, with the tokenizer of the model; everything else as it is.
 
     Args:
-        data: what the user gave; a `.yaml` or `.json` file may be a configuration.
+        data: what the user gave; a `.yaml` or `.json` file may be a configuration, `"file.py:function"` returns what
+            else may be given, and rows of numbers are data as they are.
         model: the model, or where it was opened from.
         steps: what is done to rows, if anybody says.
         custom_config: further options, if anybody says any.
     """
     if not isinstance(data, str | Path):
         return data
+    if registry.is_reference(data):
+        found = registry.load_reference(str(data))
+        return found() if isfunction(found) else found
     more = dict(custom_config or {})
-    config = _written(Path(data).expanduser())
+    place = Path(data).expanduser()
+    if not more and steps is None and place.exists() and _is_numbers(place):
+        return Dataset(place)
+    config = _written(place)
     if config is not None:
         return config.replace(**more, **({} if steps is None else {"steps": steps})) if more or steps else config
     home = home_of(model)
     if home is not None and has_tokenizer(home):
         more = {"tokenizer": str(home), **more}
     return generate_dataset_config(str(data), steps, more)
+
+
+def _is_numbers(place: Path) -> bool:
+    """Whether the rows of a dataset are numbers and arrays of them, and nothing that has to be prepared."""
+    try:
+        row = next(iter(Dataset(place)), None)
+    except FewbitError:  # what is wrong with it is told when it is opened as what it is
+        return False
+    return isinstance(row, Mapping) and all(np.asarray(value).dtype.kind in "biuf" for value in row.values())
 
 
 def _written(place: Path) -> DatasetConfig | None:

@@ -150,7 +150,7 @@ class Options:
     hold_zeros: bool = _switch(True)
 
     @classmethod
-    def keys(cls) -> list[Key]:
+    def known(cls) -> list[Key]:
         """Every setting, as a key with what it may be."""
         return [Key(each.name, each.default, each.metadata["expected"], each.metadata["fits"]) for each in fields(cls)]
 
@@ -161,7 +161,7 @@ class Options:
         Raises:
             UsageError: names that there are not and values that cannot be, all of them.
         """
-        found = faults(given, cls.keys())
+        found = faults(given, cls.known())
         if not found and {"epochs", "max_steps"} <= given.keys() and None not in (given["epochs"], given["max_steps"]):
             found = [f"epochs={given['epochs']!r} and max_steps={given['max_steps']!r}: expected one of the two"]
         if found:

@@ -31,7 +31,7 @@ def write_plots(lines: Sequence[Line], folder: Path) -> list[Path]:
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for line in lines:
         for name, value in line.items():
-            if name in ("kind", "step", "epoch", "seconds") or not isinstance(value, int | float):
+            if name in ("kind", "step", "epoch", "seconds", "tokens") or not isinstance(value, int | float):
                 continue
             series = "train" if line["kind"] == "step" else "validation"
             if math.isfinite(value):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from fewbit.modules.frozen import thawed
 from fewbit.modules.quantized import Quantized
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -27,11 +28,11 @@ def widen(model: nn.Module, precision: str) -> dict[str, torch.dtype]:
     if precision != "fp32":
         return found
     for path, module in model.named_modules():
-        if isinstance(module, Quantized):  # whose scales are what they are; what their codes stand for is read in fp32
-            found |= {
-                f"{path}.{weight}".lstrip("."): c.dtype for weight, c in module.coded.items() if c.dtype in _NARROW
-            }
-            module.coded = {weight: replace(coded, dtype=torch.float32) for weight, coded in module.coded.items()}
+        if isinstance(module, Quantized):  # whose scales are what they are
+            for weight, coded in module.coded.items():
+                if coded.dtype in _NARROW:
+                    found[f"{path}.{weight}".lstrip(".")] = coded.dtype
+                    _read_as(module, weight, torch.float32)
             continue
         for key, buffer in module.named_buffers(recurse=False):
             if buffer.dtype in _NARROW:
@@ -51,12 +52,18 @@ def narrow(model: nn.Module, dtypes: dict[str, torch.dtype]) -> None:
         for weight in module.coded
     }
     for name, dtype in dtypes.items():
-        name = name.replace(".base_layer.", ".")  # where an adapter was, when it was widened
+        if name not in parameters and name not in coded:
+            name = name.replace(".base_layer.", ".")  # where an adapter was, when it was widened
         if name in parameters:
             parameters[name].data = parameters[name].data.to(dtype)
         elif name in buffers:
             path, _, key = name.rpartition(".")
             model.get_submodule(path)._buffers[key] = buffers[name].to(dtype)
         elif name in coded:
-            module, weight = coded[name]
-            module.coded = {**module.coded, weight: replace(module.coded[weight], dtype=dtype)}
+            _read_as(*coded[name], dtype)
+
+
+def _read_as(layer: Quantized, weight: str, dtype: torch.dtype) -> None:
+    """Let the values of codes be read in another dtype, in place; a kernel is chosen anew."""
+    with thawed(layer):
+        layer.coded = {**layer.coded, weight: replace(layer.coded[weight], dtype=dtype)}

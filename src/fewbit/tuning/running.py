@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from fewbit.data.findings import Progress
 from fewbit.errors import DataError, UsageError
 from fewbit.record import Record
-from fewbit.tuning import checkpoints
+from fewbit.tuning import checkpoints, state
 from fewbit.tuning.calling import to_device
 from fewbit.tuning.checkpoints import Checkpoints
 from fewbit.tuning.evaluating import Evaluator
@@ -59,7 +60,7 @@ def run_loop(
         record: takes what happened.
 
     Returns:
-        The model, as it was before the machine shared it.
+        The model, or where processes had parts of it, another one that is whole.
 
     Raises:
         UsageError: nothing learns, or nobody knows for how long.
@@ -79,8 +80,10 @@ def run_loop(
     if check is not None:
         with machine.autocast():
             check(model, to_device(first.batch, machine.device))
-    if machine.world > 1 and not machine.accelerator.is_fsdp2:
+    if machine.world > 1 and not machine.shares_parameters:
         machine.accelerator.ddp_handler.find_unused_parameters = _leaves_out(machine, model, objective, first)
+    # A model whose parameters were cut in parts is never quite itself again: what it learned goes into another one.
+    twin = copy.deepcopy(model) if machine.shares_parameters else None
     optimizer = make_optimizer(model, parts.method, options, machine.device)
     shared = machine.wrap(model, optimizer)
     masks = Masks.of(model) if options.hold_zeros else None
@@ -115,7 +118,10 @@ def run_loop(
     del tensors
     loop.run()
     record.facts |= facts_of(loop, model, learning)
-    return machine.unwrapped(shared)
+    if twin is None:
+        return model
+    state.learn(twin, state.learned(model))
+    return twin
 
 
 def steps_of(feed: Feed, options: Options) -> int:
@@ -186,9 +192,17 @@ def facts_of(loop: Loop, model: nn.Module, learning: list[nn.Parameter]) -> dict
         "precision": machine.precision,
         "device": str(machine.device),
         "processes": machine.world,
+        "sharding": _sharding(model, machine.world),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "learning": sum(parameter.numel() for parameter in learning),
     }
+
+
+def _sharding(model: nn.Module, world: int) -> str | None:
+    """How processes share a model, told by its parameters."""
+    if world == 1:
+        return None
+    return "fsdp" if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()) else "ddp"
 
 
 def _learned(part: Part) -> float:

@@ -21,6 +21,7 @@ def learned(model: nn.Module) -> dict[str, Tensor]:
 
     Codes of quantized layers are left out: they do not change while others learn.
     """
+    _put_parts_back(model)
     found = {f"{_WEIGHT}{name}": _whole(each) for name, each in model.named_parameters() if each.requires_grad}
     return found | {f"{_BUFFER}{name}": _whole(each) for name, each in _buffers(model)}
 
@@ -31,6 +32,7 @@ def learn(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         DataError: another model's.
     """
+    _put_parts_back(model)
     own: dict[str, Tensor] = {f"{_WEIGHT}{name}": each for name, each in model.named_parameters() if each.requires_grad}
     own |= {f"{_BUFFER}{name}": each for name, each in _buffers(model)}
     given = {name: each for name, each in tensors.items() if not name.startswith(_MOMENT)}
@@ -49,6 +51,7 @@ def learn(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimizer's state by the names of parameters, whole."""
+    _put_parts_back(model)
     return {
         f"{_MOMENT}{name}/{key}": _whole(torch.as_tensor(value))
         for name, parameter in model.named_parameters()
@@ -58,6 +61,7 @@ def moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 def set_moments(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put what `moments` gave into an optimizer of the same parameters, in place."""
+    _put_parts_back(model)
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         if not key.startswith(_MOMENT):
@@ -67,6 +71,14 @@ def set_moments(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Te
         shaped = value.shape == parameter.shape and value.ndim > 0
         made = _like(value, parameter).clone() if shaped else value.to(parameter.device)
         optimizer.state[parameter][kind] = made
+
+
+def _put_parts_back(model: nn.Module) -> None:
+    """Where processes share parameters, let each hold its part again: after a forward some are whole for the moment."""
+    for module in model.modules():
+        put_back = getattr(module, "reshard", None) if hasattr(module, "unshard") else None  # as FSDP's modules have
+        if put_back is not None:
+            put_back()
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -172,3 +172,33 @@ def test_a_model_that_fails_on_the_way_says_so():
     with pytest.raises(Exception, match="three"), EagerView(Failing()).walk(items) as walk:
         for stage in walk.through(""):
             list(stage.inputs())
+
+
+class Choosing(nn.Module):
+    """Sends on what has a first value above zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.expert = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.mix(x)
+        out = torch.zeros_like(x)
+        mine = x[..., 0] > 0
+        out[mine] = self.expert(x[mine])
+        return x + out
+
+
+@pytest.mark.parametrize("build", [Choosing, lambda: nn.Sequential(Choosing(), Choosing())])
+def test_of_positions_that_only_one_model_chooses_nothing_is_wanted(build):
+    torch.manual_seed(0)
+    model = build().eval()
+    view, x = EagerView(model), torch.randn(1, 6, 4)
+    first = next(point for point in view.points() if point.name.endswith("mix.weight"))
+    bias = next(point for point in view.points() if point.name.endswith("mix.bias"))
+    with view.walk([((x,), {})]) as walk:
+        for stage in walk.through(walk.blocks[0]):
+            (given,) = stage.inputs()
+            if stage.layers == (first.layer,):
+                view.write(bias, torch.tensor([100.0, 0, 0, 0]))  # from here on all are chosen
+    assert given.found.shape == (6, 4) and torch.equal(given.wanted, given.found)

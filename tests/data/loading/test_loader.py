@@ -14,6 +14,7 @@ from fewbit.data.collate import Collator
 from fewbit.data.dataset import Dataset
 from fewbit.data.devices._choice import Target
 from fewbit.data.loading import Loader
+from fewbit.data.source import Source
 from fewbit.errors import DataError, UsageError
 
 HELPERS = [0, 2]
@@ -236,3 +237,26 @@ def test_on_cuda_the_batches_are_those_of_the_processor():
 def test_a_number_of_workers_that_makes_no_sense(workers):
     with pytest.raises(UsageError, match="workers"):
         load(workers=workers)
+
+
+class Turning(Source):
+    """Other samples in each epoch, and one more of them."""
+
+    epoch = 0
+
+    def __len__(self):
+        return 5 + self.epoch
+
+    def get(self, index):
+        return {"x": 100 * self.epoch + index}
+
+
+@pytest.mark.parametrize("workers", HELPERS)
+def test_samples_that_change_with_the_epoch(workers):
+    loader = load(Dataset(Turning()), workers=workers)
+    assert [sorted(flat(numbers(loader))) for _ in range(2)] == [list(range(5)), list(range(100, 106))]
+    state = loader.state_dict()
+    assert state["epoch"] == 2 and state["order"]["count"] == 7
+    again = load(Dataset(Turning()), workers=workers)
+    again.load_state_dict(state)
+    assert numbers(again) == numbers(loader)

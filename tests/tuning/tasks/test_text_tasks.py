@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
-from tuning_runs import language_model
 
 from fewbit.tuning.calling import run
 from fewbit.tuning.choosing import find_task
 from fewbit.tuning.tasks import causal_lm, question_answering, sequence_classification, token_classification
+from tuning_runs import language_model
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
 
@@ -49,7 +49,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("task", "make", "answers"), CASES, ids=[case[0].__name__.rpartition(".")[2] for case in CASES])
+@pytest.mark.parametrize(
+    ("task", "make", "answers"), CASES, ids=[case[0].__name__.rpartition(".")[2] for case in CASES]
+)
 def test_the_loss_is_that_of_transformers_summed(task, make, answers):
     model = make()
     batch = {"input_ids": draw(0, 40, 3, 7), **answers}

@@ -17,18 +17,18 @@ from fewbit.backends.eager.calling import Item, call, on_device, small
 from fewbit.backends.eager.catalogue import Catalogue, Layer
 from fewbit.backends.eager.chains import Call, Chain, find_chains, finishing, rehearse
 from fewbit.backends.eager.copying import copied
-from fewbit.backends.eager.experts import Experts
 from fewbit.backends.eager.guest import devices, guest
 from fewbit.backends.eager.padding import Positions, masks_of
-from fewbit.backends.eager.passing import Part, Passing, Run, Stop
+from fewbit.backends.eager.passing import Part, Passing, Run
 from fewbit.backends.eager.shelf import Shelf
+from fewbit.backends.eager.stage import EagerStage, experts_of
 from fewbit.backends.eager.streams import Alike, Stream, Values, fetched
 from fewbit.backends.eager.surveying import survey
 from fewbit.backends.eager.terrain import Terrain
 from fewbit.backends.eager.tuning import EagerBlock, steady
 from fewbit.data.tree import flatten
 from fewbit.errors import DataError
-from fewbit.model.walking import TRIES, Inputs
+from fewbit.model.walking import TRIES
 from fewbit.modules.memory import give_back
 
 Agree = Callable[[Callable[[], Any]], Any]
@@ -210,63 +210,11 @@ class EagerWalk:
             for index, names in enumerate(terrain.stages):
                 stage = EagerStage(names, passing, index, self._numbers, self._positions)
                 if names[0] in terrain.stacks:
-                    stage.experts = _experts(layers, terrain, index)
+                    stage.experts = experts_of(layers, terrain, index)
                 yield stage
             return passing.end() if ends else []
         finally:
             passing.dismiss()
-
-
-class EagerStage:
-    """Layers that read the same tensor.
-
-    Args:
-        layers: their names.
-        passing: the forwards of all items.
-        index: of the stage in its part of the model.
-        numbers: of the items.
-        positions: take padding out, item by item.
-
-    Attributes:
-        experts: where they are stacks of experts, these.
-    """
-
-    experts: Experts | None = None
-
-    def __init__(
-        self,
-        layers: tuple[str, ...],
-        passing: Passing,
-        index: int,
-        numbers: Sequence[int],
-        positions: Sequence[Positions],
-    ):
-        self.layers = layers
-        self._passing, self._index, self._numbers, self._positions = passing, index, numbers, positions
-
-    def inputs(self) -> Iterator[Inputs]:
-        """What they read, item after item."""
-        for item, positions in enumerate(self._positions):
-            stops = self._passing.reach(item, self._index)
-            if not stops:
-                continue
-            number = self._numbers[item]
-            yield from self._given(number, stops, positions)
-            self._passing.rest(item)
-        give_back()
-
-    def _given(self, number: int, stops: Sequence[Stop], positions: Positions) -> Iterator[Inputs]:
-        if self.experts is not None:
-            calls = [stop.experts for stop in stops if stop.experts is not None]
-            yield from self.experts.inputs(number, calls, positions)
-            return
-        # Positions that were chosen on the way are others in the float model, and nothing says which.
-        stops = [stops[0]] * len(stops) if stops[0].some else stops
-        rows = [positions.select(stop.x, stop.features)[0] for stop in stops]
-        states = [None if stop.state is None else positions.select(stop.state, -1)[0] for stop in stops]
-        if rows[0].numel():
-            both = len(stops) > 1
-            yield Inputs(number, rows[0], rows[1] if both else None, states[0], states[1] if both else None)
 
 
 def _chains(model: nn.Module, item: Item) -> list[Chain]:
@@ -286,11 +234,3 @@ def _terrain(layers: Mapping[str, Layer], part: Part, items: int) -> Terrain:
             found.learn(survey(layers, part.modules, partial(run, given), state))
     found.guess(list(layers))
     return found
-
-
-def _experts(layers: Mapping[str, Layer], terrain: Terrain, index: int) -> Experts:
-    """The stacks of a stage, and those of the same layer that come later."""
-    mine = [terrain.stacks[name] for name in terrain.stages[index]]
-    later = [terrain.stacks[name] for names in terrain.stages[index + 1 :] for name in names if name in terrain.stacks]
-    layer = mine[0][0]
-    return Experts(layers[layer], [stack for _, stack in mine], [stack for owner, stack in later if owner == layer])

@@ -14,7 +14,6 @@ THRESHOLDS = np.arange(10) * 0.05 + 0.5
 """How much a box has to overlap to be the right one: .5, .55 … .95."""
 
 
-
 def box_overlaps(first: Array, second: Array) -> Array:
     """Intersection over union of every two boxes.
 
@@ -29,7 +28,8 @@ def box_overlaps(first: Array, second: Array) -> Array:
     high = np.minimum(_corner(first, 1)[:, None], _corner(second, 1)[None])
     both = (high - low).clip(0).prod(-1)
     area = first[:, 2:].prod(-1)[:, None] + second[:, 2:].prod(-1)[None] - both
-    return np.divide(both, area, out=np.zeros_like(both), where=area > 0)
+    shares: Array = np.divide(both, area, out=np.zeros_like(both), where=area > 0)
+    return shares
 
 
 def match(boxes: Array, classes: Array, true_boxes: Array, true_classes: Array) -> Array:

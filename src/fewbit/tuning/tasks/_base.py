@@ -38,6 +38,7 @@ class Metric:
     A subclass says in `update` what a batch adds, by `self.add(name=tensor)`, and in `result` what the sums come to.
     One that needs more than sums overrides `parts` and `merge` as well.
 
+    >>> import torch
     >>> metric = Metric()
     >>> metric.add(right=torch.tensor(3), all=torch.tensor(4))
     >>> metric.merge([{"right": 1.0, "all": 4.0}, metric.parts()])
@@ -79,6 +80,7 @@ class Metric:
 def logits_of(outputs: Any) -> Tensor:
     """The logits of a model's outputs: its `logits`, the first of a tuple, or the outputs themselves.
 
+    >>> import torch
     >>> logits_of((torch.zeros(2, 3), None)).shape
     torch.Size([2, 3])
     """

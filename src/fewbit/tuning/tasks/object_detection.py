@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Say where the objects in a picture are, and of which class.
 
-Models of transformers that answer with a fixed number of boxes (DETR, RT-DETR, YOLOS …) are given the answers and compute
-their own loss. Answers are `labels`, of each picture a dict with `class_labels` and `boxes` (centre x, centre y, width,
-height, as shares of the picture); or `classes` and `boxes`, as our collator gives them.
+Models of transformers that answer with a fixed number of boxes (DETR, RT-DETR, YOLOS …) are given the answers and
+compute their own loss. Answers are `labels`, of each picture a dict with `class_labels` and `boxes` (centre x, centre
+y, width, height, as shares of the picture); or `classes` and `boxes`, as our collator gives them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fewbit.errors import UsageError
 from fewbit.tuning.calling import takes
 from fewbit.tuning.measures.average_precision import THRESHOLDS, average_precision, match
 from fewbit.tuning.tasks import _base
@@ -29,7 +30,12 @@ _OBJECTS = ("boxes", "classes", "masks", "polygons", "object_mask")
 
 
 def prepare(batch: Batch, model: nn.Module) -> dict[str, Any]:
-    """The batch with `labels` as models take them, and `class_count`, by which logits are told apart."""
+    """The batch with `labels` as models take them, and `class_count`, by which logits are told apart.
+
+    Raises:
+        UsageError: there is more than one process.
+    """
+    _refuse_processes()
     made = {name: value for name, value in batch.items() if name not in _OBJECTS}
     if "labels" not in batch and {"boxes", "classes"} <= batch.keys():
         rows = zip(batch["classes"], batch["boxes"], batch.get("object_mask", [slice(None)] * len(batch["boxes"])))
@@ -38,7 +44,11 @@ def prepare(batch: Batch, model: nn.Module) -> dict[str, Any]:
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The model's own loss, which is a mean over objects: times their number, and that number."""
+    """The model's own loss, which is a mean over objects: times their number, and that number.
+
+    Parts of a batch add up to it exactly where all of the loss is such a mean. What DETR itself and YOLOS say about
+    classes is a mean over boxes instead, weighed by objects here.
+    """
     objects = sum(len(each["class_labels"]) for each in batch["labels"])
     total: Tensor = outputs.loss
     return total * max(1, objects), torch.tensor(float(objects), device=total.device)
@@ -96,10 +106,23 @@ class METRIC(_base.Metric):
         return {"map": float(mean.mean()), "map_50": float(mean[0])}
 
 
+def _refuse_processes() -> None:
+    """These losses divide by a number of objects that processes share, each family of models by another one."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        world = torch.distributed.get_world_size()
+        if world > 1:
+            raise UsageError(
+                f"object detection in {world} processes: what the models' own losses are divided by then is not known",
+                where="task",
+                expected="one process",
+                try_="accumulation=… for large batches",
+            )
+
+
 def faults(batch: Batch, model: nn.Module) -> list[str]:
     """No objects, boxes that are no shares of the picture, classes that the model has not, a model without a loss."""
     if "labels" not in takes(model):
-        return [f"a {type(model).__name__} takes no labels; expected a model of transformers that computes its own loss"]
+        return [f"a {type(model).__name__} takes no labels; expected one of transformers' that computes its own loss"]
     labels = batch.get("labels")
     if not isinstance(labels, list) or not all(
         isinstance(each, Mapping) and {"class_labels", "boxes"} <= each.keys() for each in labels

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step of ours beside a bare PyTorch loop that does the same: the ratio of their times, side by side.
+
+    python bench/tuning_step.py [--device cuda] [--precision bf16] [--model FOLDER] [--batch-size 8] [--length 512]
+
+Both train the same model on the same batches with AdamW, clipping and a cosine rate, in turns, a block of steps each;
+the ratio is that of the medians over blocks. Evaluations and checkpoints are left out of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+
+import torch
+from torch.utils.data import DataLoader
+
+from fewbit.data.findings import Progress
+from fewbit.tuning.finetune import finetune
+
+
+def main() -> None:
+    """Measure, and print one line a side and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", default="bf16" if torch.cuda.is_available() else "fp32")
+    parser.add_argument("--model", help="a Hugging Face folder; a small random Llama if not given")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=20, help="of a block")
+    parser.add_argument("--blocks", type=int, default=5)
+    given = parser.parse_args()
+    model = _model(given.model)
+    ids = torch.randint(5, model.config.vocab_size, (given.steps * given.batch_size, given.length))
+    rows = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in ids]
+    loader = DataLoader(rows, batch_size=given.batch_size)
+    sides = {"bare": _bare, "fewbit": _ours}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for block in range(given.blocks + 1):
+        for name, side in sides.items():
+            taken = side(model, loader, given)
+            if block:  # the first one warms up
+                seconds[name].append(taken)
+    for name, each in seconds.items():
+        spread = f"{1000 * min(each):.2f} to {1000 * max(each):.2f}"
+        print(f"{name:<8}{1000 * statistics.median(each):9.2f} ms a step ({spread})")
+    print(f"ratio   {statistics.median(seconds['fewbit']) / statistics.median(seconds['bare']):9.3f}")
+
+
+def _model(folder: str | None) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    if folder is not None:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 6, "num_attention_heads": 8}
+    return LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=8192))
+
+
+def _bare(model: torch.nn.Module, loader: DataLoader, given: argparse.Namespace) -> float:
+    """What one would write by hand; seconds a step, without the first ones."""
+    model = copy.deepcopy(model).to(given.device).train()
+    model.config.use_cache = False
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0, fused=True)
+    rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(loader))
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(given.precision)
+    scaler = torch.amp.GradScaler(given.device, enabled=given.precision == "fp16")
+    watch = _Watch(given.device)
+    for step, batch in enumerate(loader):
+        batch = {name: tensor.to(given.device, non_blocking=True) for name, tensor in batch.items()}
+        with torch.autocast(given.device, dtype, enabled=dtype is not None):
+            loss = model(**batch).loss
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        rate.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 10 == 9:
+            loss.item()
+        if step in (_FIRST - 1, len(loader) - 1):
+            watch.mark()
+    return watch.elapsed() / (len(loader) - _FIRST)
+
+
+def _ours(model: torch.nn.Module, loader: DataLoader, given: argparse.Namespace) -> float:
+    """The same through `finetune`; progress is told after each block of numbers."""
+    watch = _Marks(_Watch(given.device), len(loader))
+    settings = {"epochs": 1, "lr": 1e-5, "warmup": 0, "log_every": _FIRST, "precision": given.precision}
+    finetune(model, loader, task="causal_lm", device=given.device, progress=watch, **settings)
+    return watch.watch.elapsed() / (len(loader) - _FIRST)
+
+
+_FIRST = 10
+"""Steps that are left out: kernels are chosen and memory is taken in them."""
+
+
+class _Watch:
+    def __init__(self, device: str):
+        self._device, self._times = device, []
+
+    def mark(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        self._times.append(time.perf_counter())
+
+    def elapsed(self) -> float:
+        return self._times[-1] - self._times[0]
+
+
+class _Marks(Progress):
+    def __init__(self, watch: _Watch, total: int):
+        self.watch, self._total = watch, total
+
+    def advance(self, label: str, done: int, total: int | None) -> None:
+        if done in (_FIRST, self._total):
+            self.watch.mark()
+
+
+if __name__ == "__main__":
+    main()
