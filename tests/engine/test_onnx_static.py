@@ -386,3 +386,8 @@ def test_a_sequence_among_the_outputs():
 def test_what_was_executed_says_by_which_runtime():
     facts = json.loads({e.key: e.value for e in quantized(net(), target="openvino").metadata_props}["fewbit"])
     assert facts["target"] == "openvino" and facts["executed"]["runtime"] == "onnxruntime"
+
+
+def test_statistics_of_a_graph_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="statistics of a graph"):
+        fewbit.compress_weights(net(), mode="int4_sym", dataset=items(), statistics=tmp_path / "sums")

@@ -35,6 +35,15 @@ def test_from_a_store_the_weights_are_the_same(tmp_path):
     assert again.fewbit_record.facts["items"] == 10
 
 
+def test_they_are_kept_whatever_the_algorithm_needs(tmp_path):
+    model = transformer("llama").eval()
+    plain = {"mode": "int8_asym", "algorithm": "scale_search"}
+    first = fewbit.compress_weights(model, **plain, dataset=items(), statistics=tmp_path / "sums")
+    again = fewbit.compress_weights(model, **plain, statistics=tmp_path / "sums")
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in first.state_dict().items())
+    assert off(model, compress(model, statistics=tmp_path / "sums")) < 0.1
+
+
 def test_other_bits_come_from_the_same_sums(tmp_path):
     model = transformer("llama").eval()
     compress(model, dataset=items(), statistics=tmp_path / "sums")
@@ -133,6 +142,9 @@ def test_what_is_wrong_is_told(tmp_path):
         compress(model, statistics=tmp_path / "nowhere")
     with pytest.raises(UsageError, match="not empty"):
         compress(model, dataset=items(6), statistics=tmp_path / "sums")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is a file"):
+        compress(model, dataset=items(5), statistics=tmp_path / "file")
     file = next((tmp_path / "sums").glob("*.safetensors"))
     content = file.read_bytes()
     file.write_bytes(content[:-8] + b"\xff" * 8)

@@ -92,8 +92,9 @@ def test_the_budget_changes_no_byte(name):
     assert all(torch.equal(value, other[key]) for other in made[1:] for key, value in made[0].items())
 
 
-def test_a_budget_that_is_none():
+@pytest.mark.parametrize("budget", [-1, "8 GB"])
+def test_a_budget_that_is_none(budget):
     with pytest.raises(UsageError, match="activation_budget"):
         fewbit.compress_weights(
-            transformer("llama"), mode="int4_sym", advanced_parameters={"activation_budget": -1}, dataset=[]
+            transformer("llama"), mode="int4_sym", advanced_parameters={"activation_budget": budget}, dataset=[]
         )

@@ -8,7 +8,7 @@ import torch
 from tests.tiny_models import transformer
 from torch import nn
 
-from fewbit.modules import scratch
+from fewbit.modules import memory, scratch
 from fewbit.modules.memory import free_memory, give_back
 from fewbit.modules.opening import open_model
 
@@ -78,3 +78,14 @@ def test_an_opened_model_is_mapped_and_the_same(folder, monkeypatch, name):
 def test_memory_is_known_and_given_back():
     assert 1 << 20 < free_memory() < 1 << 50
     give_back()
+
+
+def test_in_a_container_its_limit_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    machine = free_memory()
+    (tmp_path / "memory.current").write_text("900000\n")
+    (tmp_path / "memory.stat").write_text("anon 500000\nactive_file 100000\ninactive_file 250000\n")
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert free_memory() == 450_000 and machine > 1 << 20
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() > 1 << 20

@@ -78,7 +78,10 @@ def _is_numbers(place: Path) -> bool:
         row = next(iter(Dataset(place)), None)
     except FewbitError:  # what is wrong with it is told when it is opened as what it is
         return False
-    return isinstance(row, Mapping) and all(np.asarray(value).dtype.kind in "biuf" for value in row.values())
+    # A folder of pictures is numbers too, but with splits of which one is to judge by: a configuration knows them.
+    if not isinstance(row, Mapping) or "image" in row:
+        return False
+    return all(np.asarray(value).dtype.kind in "biuf" for value in row.values())
 
 
 def _written(place: Path) -> DatasetConfig | None:

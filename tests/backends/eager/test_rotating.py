@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fewbit.algorithms._base import StreamProblem
+from fewbit.algorithms._orthogonal import Orthogonal
 from fewbit.algorithms.rotation import solve
 from fewbit.backends.eager.view import EagerView
 from fewbit.errors import UsageError
@@ -202,3 +203,20 @@ def test_what_cannot_be_turned_is_refused_with_every_reason(make, reasons):
 def test_pictures_have_no_stream():
     with pytest.raises(UsageError, match="cannot be rotated"):
         EagerView(shaken(ResNet())).stream(((torch.randn(2, 3, 8, 8),), {}))
+
+
+def test_a_configuration_of_any_kind_is_no_hindrance():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.config = transformer("qwen3"), {"name": "mine"}
+
+        def forward(self, input_ids):
+            return self.inner(input_ids=input_ids).logits
+
+    model = Wrapped().eval()
+    item = ((torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0)),), {})
+    twin = EagerView(model).copy()
+    stream = twin.stream(item)
+    assert twin.rotate(stream, Orthogonal.spreading(stream.width, stream.width), {})  # embedding and head, now two
+    assert twin.native().inner.config.tie_word_embeddings is False and model.inner.config.tie_word_embeddings is True

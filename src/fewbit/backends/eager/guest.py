@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewbit.backends.eager.configs import with_true
 from fewbit.data.capturing.modes import evaluating
 from fewbit.data.randomness import Loan
 from fewbit.modules.quantized import Quantized
@@ -70,15 +71,9 @@ def _no_cache(model: nn.Module) -> Iterator[None]:
 
     A configuration that does not let itself be changed keeps its cache, since nothing worse than the cost comes of it.
     """
-    configs: dict[int, Any] = {}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        for part in (config, *(vars(config).values() if hasattr(config, "__dict__") else ())):
-            if getattr(part, "use_cache", None) is True and hasattr(part, "__dict__"):
-                configs[id(part)] = part
     changed: list[Any] = []
     try:
-        for part in configs.values():
+        for part in with_true(model, "use_cache"):
             with suppress(Exception):  # whatever somebody's class raises
                 part.use_cache = False
                 changed.append(part)

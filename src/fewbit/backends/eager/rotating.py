@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fewbit.backends.eager.affine import Affine
 from fewbit.backends.eager.catalogue import Layer
+from fewbit.backends.eager.configs import with_true
 from fewbit.backends.eager.heads import by_heads, turned_outputs
 from fewbit.backends.eager.norms import plain_norm
 from fewbit.backends.eager.streaming import output_slots
@@ -80,11 +81,8 @@ def untie(model: nn.Module, layers: Mapping[str, Layer], changed: Iterable[tuple
         assert own is not None
         users.setdefault(identity(own), []).append(f"{name}.{tensor}")
     parted = tuple(user for names in users.values() if len(names) > 1 for user in names)
-    configs = {id(c): c for module in model.modules() if (c := getattr(module, "config", None)) is not None}
-    for config in configs.values() if parted else ():
-        for part in (config, *vars(config).values()):
-            if getattr(part, "tie_word_embeddings", None) is True:
-                part.tie_word_embeddings = False
+    for config in with_true(model, "tie_word_embeddings") if parted else ():
+        config.tie_word_embeddings = False
     return parted
 
 
