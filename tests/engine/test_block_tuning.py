@@ -206,3 +206,12 @@ def test_the_error_of_a_block_falls_on_data_nobody_saw(mode, most):
             error += float((found - wanted).double().square().sum())
         off[algorithm] = error
     assert off["sign_round"] < most * off["gptq"], off["sign_round"] / off["gptq"]
+
+
+def test_in_inference_mode_it_is_the_same():
+    model, made = transformer("llama").eval(), []
+    for mode in (False, True):
+        with torch.inference_mode(mode):
+            made.append(fewbit.ModelQuantizer(config(iters=6)).quantize_model(model, texts(6)).state_dict())
+    assert all(torch.equal(value, made[1][key]) for key, value in made[0].items())
+    assert not any(value.is_inference() for value in made[1].values())

@@ -198,6 +198,19 @@ def test_a_store_says_it_without_data(tmp_path):
     assert 0 < line["harm"]["int4_sym"] < 1 and line["harm"] != other["harm"]
 
 
+def test_a_store_says_it_of_experts_in_one_tensor_too(tmp_path):
+    model, item = transformer("qwen3_moe").eval(), {"input_ids": token_ids(2, 12) % 40}
+    some = {"statistics": tmp_path / "sums"}
+    compress_weights(model, mode="int4_sym", group_size=8, dataset=[item], algorithm="gptq", **some)
+    lines = [compress_weights(model, bits=7, group_size=8, **more).fewbit_record.lines for more in ({}, some)]
+    weights, outputs = (
+        next(line["harm"] for line in each if line["what"] == "format" and line["where"].endswith("mlp.experts"))
+        for each in lines
+    )
+    assert weights.keys() == outputs.keys() and all(weights[name] != outputs[name] for name in weights)
+    assert all(0 < harm < 1 for harm in outputs.values())
+
+
 class Stepped(nn.Module):
     """A model that cannot be differentiated, but asked."""
 

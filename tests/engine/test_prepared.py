@@ -12,6 +12,7 @@ from fewbit.algorithms._members import algorithm
 from fewbit.backends.eager.view import EagerView
 from fewbit.engine.collect import collect
 from fewbit.engine.inputs import watch_inputs
+from fewbit.engine.options import Options
 from fewbit.engine.planning import make_plan
 from fewbit.engine.preparing import prepare
 from fewbit.engine.verbs import configuration
@@ -164,3 +165,10 @@ def test_what_awq_needs(tmp_path):
         compressed(model, "awq+gptq", statistics=tmp_path / "moments")
     with pytest.raises(UsageError, match=r"gptq\+awq"):
         compressed(model, "gptq+awq")
+
+
+def test_who_prepares_is_a_list_or_left_open():
+    assert Options.read({"prepare": ["awq"]}, prepare=None).prepare == ("awq",)
+    assert Options.read({"prepare": None}).prepare is None and Options.read({}).prepare == ()
+    with pytest.raises(UsageError, match="awq"):
+        Options.read({"prepare": "awq"})

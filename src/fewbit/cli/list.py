@@ -20,7 +20,7 @@ def command(
     format: Annotated[str | None, typer.Option(help="Only the findings of this format.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> int:
-    """List formats and other members, the presets of `quantize`, or every finding that `check` can report.
+    """List formats and other members, presets of `quantize` and of data, or every finding that `check` can report.
 
     Examples:
 
@@ -43,9 +43,9 @@ def command(
         columns: tuple[str, ...] = ("format", "code", "severity", "meaning", "fix")
     elif kind == "presets":
         rows = presets()
-        columns = ("name", "summary")
+        columns = ("for", "name", "summary")
     else:
-        known = [*registry.kinds(), "presets", "findings"]
+        known = [*registry.kinds(), "findings"]
         if kind not in (None, *known):
             raise UsageError(f"there is no kind of member {kind!r}", expected=nearest(str(kind), known))
         wanted = [kind] if kind else list(registry.kinds())
@@ -56,7 +56,7 @@ def command(
         return 0
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, no_wrap=column in ("format", "code", "severity", "kind", "name"))
+        table.add_column(column, no_wrap=column in ("format", "code", "severity", "kind", "for", "name"))
     for row in rows:
         table.add_row(*(str(row[column]) for column in columns))
     _output.stdout().print(table)
@@ -64,10 +64,12 @@ def command(
 
 
 def presets() -> list[dict[str, Any]]:
-    """Every preset of `quantize` and `plan`."""
+    """Every preset: of `quantize` and `plan`, and the datasets of `generate_dataset_config`."""
     from fewbit.schemes.presets import PRESETS
 
-    return [{"name": name, "summary": entry["about"]} for name, entry in PRESETS.items()]
+    schemes = [{"for": "quantize", "name": name, "summary": entry["about"]} for name, entry in PRESETS.items()]
+    names = registry.names("presets")
+    return schemes + [{"for": "data", "name": name, "summary": registry.summary("presets", name)} for name in names]
 
 
 def findings() -> list[dict[str, Any]]:

@@ -63,7 +63,13 @@ class Options:
                 where="advanced_parameters",
                 expected=nearest(unknown[0], names),
             )
-        made = cls(**{**known, **options, **({"prepare": tuple(options["prepare"])} if "prepare" in options else {})})
+        if isinstance(prepare := options.get("prepare"), str):
+            raise UsageError(
+                f"prepare={prepare!r}", where="advanced_parameters", expected=f"a list of names, such as [{prepare!r}]"
+            )
+        if prepare is not None:
+            options["prepare"] = tuple(prepare)
+        made = cls(**{**known, **options})
         if not made.price > 0:
             raise UsageError(f"price={made.price!r}", where="advanced_parameters", expected="a number above zero")
         if made.accuracy_level not in range(5):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.data.text import as_inputs
@@ -98,6 +100,7 @@ class ModelQuantizer:
             options=Options(batch_size=batch_size),
         ).native()
 
+    @torch.inference_mode(False)  # blocks are tuned by gradients, and what is made is to be used outside of that mode
     def quantize_view(
         self,
         view: ModelView,

@@ -16,6 +16,7 @@ from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.data.signature import read_signature
 from fewbit.data.source import known_length
+from fewbit.engine.block_tuning import refuse_untunable
 from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.joining import is_first, joined
@@ -84,6 +85,7 @@ def execute(
     options = options or Options()
     progress = progress if is_first() else Progress()
     require_data(plan, dataset)
+    refuse_untunable(view, plan, data=dataset is not None)
     _refuse_statistics(view, plan, statistics)
     refuse_weights(view, plan)
     if dataset is not None and samples is not None:

@@ -24,6 +24,7 @@ from fewbit.engine.evidence import ITEMS, Evidence
 from fewbit.engine.fisher import Curvatures
 from fewbit.engine.plan import Plan, WeightPlan
 from fewbit.engine.questions import questions
+from fewbit.engine.second_moments import Gathered
 from fewbit.engine.solve import settle
 from fewbit.engine.store import Store
 from fewbit.errors import DataError
@@ -118,11 +119,13 @@ def _by_moments(
 
 def _by_store(view: ModelView, weights: Sequence[Sequence[WeightPlan]], store: Store) -> list[list[float]]:
     """From the second moments of what each layer reads."""
-    stages = {layer: layers for layers in store for layer in layers}
+    stages = {name: layers for layers in store for name in layers}
     harms = []
     for each in weights:
-        layers = stages.get(each[0].point.layer)
-        grams = [] if layers is None else [side.second_moment() for side in store.get(layers).sides.values()]
+        point = each[0].point
+        layers = stages.get(point.layer, stages.get(point.name))  # stacks of experts go by their own names
+        seen = Gathered() if layers is None else store.get(layers)
+        grams = [side.second_moment() for side in (seen.pooled() if seen.experts else seen).sides.values()]
         gram = torch.stack(grams).sum(0) if grams else None
         harms.append([_share(view, w, gram) for w in each])
     return harms
@@ -131,7 +134,7 @@ def _by_store(view: ModelView, weights: Sequence[Sequence[WeightPlan]], store: S
 def _share(view: ModelView, w: WeightPlan, gram: Tensor | None = None) -> float:
     """tr(Δw H Δwᵀ) over tr(w H wᵀ); without H, or where a weight is no matrix that it fits, plain squares."""
     weight, off = view.read(w.point).float(), _off(view, w)
-    fits = gram is not None and weight.ndim == 2 and weight.shape[1] == len(gram)
+    fits = gram is not None and weight.ndim == w.point.stack + 2 and weight.shape[-1] == len(gram)
     lost, whole = (_energy(x, gram if fits else None) for x in (off, weight))
     return lost / max(whole, torch.finfo(torch.float64).tiny)
 

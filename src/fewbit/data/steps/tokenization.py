@@ -28,7 +28,7 @@ from fewbit.data.text.sample_encoder import SampleEncoder, with_labels
 from fewbit.data.views import View
 from fewbit.errors import DataError
 
-AFTER: tuple[str, ...] = ()
+AFTER: tuple[str, ...] = ("augmentation",)
 NEEDS: tuple[str, ...] = ()
 PARTS = True
 KEYS = (
