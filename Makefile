@@ -13,8 +13,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready
 	$(BIN)/fewbit demo
 
+# Two processes of one thread each: tests are small, and threads that wait for each other would cost more than they do.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 slow: $(VENV)/.ready
 	$(BIN)/python -m pytest -m slow

@@ -81,3 +81,15 @@ def test_every_number_that_judges_is_on_the_page():
 
 def test_links_lead_somewhere():
     assert all((ROOT / "docs" / link).exists() for link in re.findall(r"\]\(([\w-]+\.md)\)", PAGE))
+
+
+def test_every_setting_is_on_the_page():
+    from dataclasses import fields
+
+    from fewbit.tuning.options import Options
+
+    settings = PAGE.partition("## Settings")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", settings.replace("`lora`, `dora`", "").replace("`qat`", ""))) == {
+        "finetune",
+        *(field.name for field in fields(Options)),
+    }

@@ -53,3 +53,10 @@ def test_the_record_names_what_was_scaled(run, line, prepared, settled):
 def test_without_data_it_is_refused(run, tmp_path):
     code, _, err = run("compress", "llama", *W4, "--algorithm", "awq", "-o", "out")
     assert code == 2 and "without data" in err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("stages", ["gptq+awq", "awq+awq", "awq+gptq+rtn"])
+def test_stages_out_of_order_or_twice_are_told_before_anything_is_opened(run, stages, monkeypatch):
+    monkeypatch.setattr("fewbit.cli._choice.network", lambda *_: pytest.fail("the model was opened"))
+    code, _, err = run("compress", "llama", *W4, "--algorithm", stages, "--data", "data.py:read", "-o", "out")
+    assert code == 2 and stages in err and "awq+gptq" in err

@@ -302,6 +302,8 @@ def test_what_cannot_be_done_is_said_first(options, said, saved, tmp_path):
 
 def test_layouts_that_a_checkpoint_has_otherwise_are_refused(saved, tmp_path):
     with pytest.raises(UsageError, match="not in the files as the model has them"):
+        compress_checkpoint(saved("gpt2"), tmp_path / "out", mode="int4_sym", group_size=32, format="gptq")
+    with pytest.raises(UsageError, match="weight of a Conv1D"):
         compress_checkpoint(saved("gpt2"), tmp_path / "out", mode="int4_sym", group_size=32)
 
 

@@ -40,7 +40,7 @@ def hashes(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "items"), [("llama", 20), ("mixtral", 9), ("blocks", 5)])
+@pytest.mark.parametrize(("name", "items"), [("llama", 20), ("mixtral", 9), ("blocks", 5), ("blocks", 4)])
 def test_the_files_are_those_of_one_worker(tmp_path, name, items):
     found = {}
     for count in (1, 2, 3):

@@ -217,3 +217,44 @@ def test_rows_of_text_by_their_path_with_the_tokenizer_of_the_model(tmp_path):
     facts = tuned.fewbit_record.facts
     assert facts["after"]["loss"] < facts["before"]["loss"]
     assert facts["steps"] == 27  # four of the rows are kept aside
+
+
+def test_everything_that_is_wrong_with_a_call_is_said_at_once(tmp_path):
+    with pytest.raises(UsageError) as told:
+        finetune(
+            tmp_path / "no-model", tmp_path / "rows.json", method="lorra", task="x", lrr=1, epochs=1, max_steps=1, lr=-1
+        )
+    for fault in ("'lorra'", "lrr", "lr=-1", "epochs=1", "task 'x'", "rows.json", "no-model"):
+        assert fault in str(told.value)
+
+
+def test_a_batch_that_the_model_cannot_run_is_told_with_its_place_and_shapes(tmp_path):
+    wide = DataLoader(TensorDataset(torch.zeros(8, 5), torch.zeros(8, dtype=torch.long)), batch_size=4)
+    with pytest.raises(DataError, match="cannot be trained on the first batch: RuntimeError") as told:
+        learned(data=wide, output=tmp_path / "out")
+    assert "batch 0" in told.value.where and "float32[4, 5]" in told.value.where
+    learned(output=tmp_path / "out")  # nothing was learned there: other settings may have the folder
+
+
+def test_rows_of_numbers_by_their_path_keep_some_aside(tmp_path):
+    rows = [{"input": point.tolist(), "label": label} for points, labels in blobs() for point, label in
+            zip(points, labels.tolist())]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    facts = learned(data=str(tmp_path / "rows.jsonl")).fewbit_record.facts
+    assert facts["before"]["accuracy"] <= facts["after"]["accuracy"]
+
+
+def test_rows_that_were_left_out_stand_in_the_record(tmp_path):
+    rows = [{"prompt": f"w{10 + n}", "answer": f"w{12 + n}"} for n in range(12)] + [{"prompt": "", "answer": "w9"}]
+    more = {"tokenizer": make_tokenizer(), "validation_ratio": 0}
+    config = fewbit.generate_dataset_config(rows, ["tokenization", "padding"], more)
+    lines = finetune(language_model(), config, max_steps=1, **CPU).fewbit_record.lines
+    assert any(line["what"] == "left-out" and "'prompt' is empty" in line["reason"] for line in lines)
+
+
+def test_a_list_of_rows_is_prepared_as_a_file_of_them_is():
+    rows = [{"text": f"w{10 + n} w{12 + n}"} for n in range(12)]
+    with pytest.warns(UserWarning, match="every byte is a token"), pytest.raises(DataError, match="another tokenizer"):
+        finetune(language_model(), rows, max_steps=1, **CPU)
+    with pytest.raises(UsageError, match="data is None"):
+        finetune(language_model(), None, **CPU)

@@ -139,3 +139,10 @@ def test_zero_codes_are_not_taken_for_pruned_weights():
     model = learn_quantized(quantize_linears(mlp()))
     assert float((model[0]._parameters["weight"] == 0).float().mean()) > 0.02
     assert len(Masks.of(model)) == 0
+
+
+def test_the_row_for_padding_is_not_pruned():
+    table = torch.nn.Sequential(torch.nn.Embedding(16, 8, padding_idx=0))
+    assert len(Masks.of(table)) == 0
+    table[0].weight.data[3] = 0
+    assert set(Masks.of(table)) == {"0.weight"}

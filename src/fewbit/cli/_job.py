@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewbit import registry
-from fewbit.cli import _choice, _output, _summary
+from fewbit.cli import _choice, _output, _summary, _written
 from fewbit.cli._calibration import Calibration
 from fewbit.errors import UsageError
 
@@ -107,7 +107,7 @@ def tell(record: Record, out: Path, after: str, *, as_json: bool) -> int:
     if as_json:
         _output.print_json({"output": str(out), **vars(record)})
     else:
-        for line in (*_summary.lines(record), f"in {out}; {after}"):
+        for line in (*_summary.lines(record), *_written.lines(out.expanduser()), f"in {out}; {after}"):
             _output.stdout().print(line, markup=False)
     return 0
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,10 @@ from fewbit.cli import _choice, _output
 
 if TYPE_CHECKING:
     from fewbit.record import Record
+
+_EXPECTED = ("read", "layout", "all-splits")
+"""What the record says of every run."""
+_OF_TOKENS = ("causal_lm", "sequence_classification", "token_classification", "question_answering")
 
 
 def command(
@@ -27,7 +33,10 @@ def command(
     step: Annotated[
         list[str] | None, typer.Option(help="How rows are prepared: `fewbit list steps`, in order; again for more.")
     ] = None,
-    data_option: Annotated[list[str] | None, typer.Option(help="name=value of --data, such as max_length=512.")] = None,
+    data_option: Annotated[
+        list[str] | None,
+        typer.Option(help="name=value, a key of custom_config, such as max_length=512; again for more."),
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples that a process runs at a time.")] = None,
@@ -62,7 +71,7 @@ def command(
         "device": device,
     }
     given = {name: value for name, value in said.items() if value is not None} | _output.parse_options(option or ())
-    with _output.TerminalProgress() as progress:
+    with _output.TerminalProgress() as progress, _told_how_to_go_on(out):
         trained: Any = finetune(
             model,
             _configured(data, step, data_option, model),
@@ -77,6 +86,16 @@ def command(
             **given,
         )
     return _tell(trained.fewbit_record, out, as_json=json)
+
+
+@contextmanager
+def _told_how_to_go_on(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any((out / "checkpoints").glob("step-*")):
+            _output.stderr().print(f"the same line goes on from the last checkpoint in {out}", markup=False)
+        raise
 
 
 def _configured(data: str, steps: list[str] | None, options: list[str] | None, model: str) -> Any:
@@ -98,14 +117,20 @@ def _tell(record: Record, out: Path, *, as_json: bool) -> int:
     if as_json:
         _output.print_json({"output": str(out), **vars(record)})
         return 0
-    lines = [f"{facts['steps']:,} steps in {facts['seconds']:,.1f} s; {facts['tokens_per_second'] or 0:,.0f} tokens/s"]
+    reads = f"; {facts['tokens_per_second'] or 0:,.0f} tokens/s" if facts["task"] in _OF_TOKENS else ""
+    lines = [f"{facts['steps']:,} steps in {facts['seconds']:,.1f} s{reads}"]
+    if facts["classes"]:
+        lines.append(f"{len(facts['classes'])} classes: {', '.join(facts['classes'][:12])}"[:200])
     if facts["loss"]:
-        lines.append(f"loss {facts['loss'][0][1]:.4f} in the first step, {facts['loss'][-1][1]:.4f} in the last")
+        lines.append(f"loss {facts['loss'][0][1]:.4g} in the first step, {facts['loss'][-1][1]:.4g} in the last")
     for name in facts["before"] or ():
         after = (facts["after"] or {}).get(name)
-        lines.append(f"{name} {facts['before'][name]:.4f} before, {after:.4f} after, on data it did not learn from")
+        lines.append(f"{name} {facts['before'][name]:.4g} before, {after:.4g} after, on data it did not learn from")
+    if facts["before"] is None:
+        lines.append("nothing was kept aside to judge by: --validation DATA says what it has learned")
     if facts["best_step"] not in (None, facts["steps"]):
         lines.append(f"the weights are those of step {facts['best_step']}, the best evaluation")
-    for line in (*lines, *(f"{line['what']}: {line['reason']}" for line in record.lines), f"in {out}"):
+    notes = (f"{line['what']}: {line['reason']}" for line in record.lines if line["what"] not in _EXPECTED)
+    for line in (*lines, *notes, f"in {out}"):
         _output.stdout().print(line, markup=False)
     return 0

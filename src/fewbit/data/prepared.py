@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,10 +17,10 @@ from fewbit.data.preparing.splitting import Cut, split_of
 from fewbit.data.preparing.step_list import Step, find_steps
 from fewbit.data.preparing.stepped import Stepped
 from fewbit.data.sample import Sample
-from fewbit.data.source import Source
+from fewbit.data.source import Source, known_length
 from fewbit.data.steps._base import Context
 from fewbit.data.tables.projection import field, has
-from fewbit.errors import UsageError, nearest
+from fewbit.errors import UsageError
 
 _HEAD = 32
 _READING = ("format", "reading", "policy", "columns", "task")
@@ -62,13 +63,15 @@ def _prepared(
 ) -> Source:
     origin = find_origin(data, options["path"])
     options = {**options, "task": options["task"] or getattr(origin.preset, "TASK", None)}
-    rows = split_of(partial(open_origin, origin, options), split, getattr(origin.preset, "SPLITS", {}), options)
-    source = fields_of(rows, origin, options)
+    opened, names = partial(open_origin, origin, options), getattr(origin.preset, "SPLITS", {})
+    rows = split_of(opened, split, names, options)
+    learned = partial(split_of, opened, "train", names, {**options, "validation_ratio": 0})
+    source = fields_of(rows, origin, options, learned)
     at_start = _fingerprint(origin, options, split)
     context = Context(options, tokenizer, split or "all", source.record, at_start)
     last = max((n for n, step in enumerate(steps) if step.says("PARTS", False)), default=-1)
     for number, step in enumerate(steps):
-        opens = _Others(steps[:number], options, tokenizer, split)
+        opens = _Others(steps[:number], options, tokenizer, split, source.facts.get("classes"))
         source = _stepped(source, step, replace(context, open=opens))
         if number == last:
             source = Stepped(source, _without_parts, "parts", drops=False, lengths=_same)
@@ -77,8 +80,14 @@ def _prepared(
     return source
 
 
-def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any]) -> Source:
+def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any], learned: Callable[[], Source]) -> Source:
     """The rows of a dataset under the names that steps know.
+
+    Args:
+        rows: as the files have them.
+        origin: where they come from.
+        options: of the configuration.
+        learned: opens all rows to learn from.
 
     Raises:
         UsageError: a column that is not there.
@@ -92,9 +101,15 @@ def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any]) -> Sourc
     only = not getattr(preset, "COLUMNS", ()) and bool(_TEXTS & columns.keys())
     renamed = [_renamed(row, columns, only) for row in head]
     bind = getattr(preset, "fitted", None)
-    read = partial(preset.example, options=options) if bind is None else bind(renamed, options)
-    if getattr(preset, "CLASSES", None):
-        rows.facts.setdefault("classes", list(preset.CLASSES))
+    ends = origin.hub is None or known_length(whole) is not None
+    every = (lambda: (_renamed(row, columns, only) for row in learned() if isinstance(row, Mapping))) if ends else None
+    read = partial(preset.example, options=options) if bind is None else bind(renamed, options, every)
+    labels = getattr(read, "labels", None)
+    classes = getattr(preset, "CLASSES", None) if labels is None else labels.classes
+    if classes:
+        _agree(rows.facts.setdefault("classes", list(classes)), list(classes), origin.how)
+    for code, message in labels.remarks if labels is not None else ():
+        rows.record.note(code, message)
     if origin.sample:
         rows.record.note("sample-data", "no data is named: these rows are a small sample of ours")
     rows.record.note("read", f"{origin.how}, read as {options['task'] or 'what its columns look like'}")
@@ -103,6 +118,17 @@ def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any]) -> Sourc
     # What is read as it is leaves nothing out: pictures are not decoded to be counted.
     reading = Reading(read, columns, only)
     return Stepped(rows, reading, name, drops=read is not dict, forgives=True, of_user=not ours)
+
+
+def _agree(known: list[str], said: list[str], where: str) -> None:
+    """Data that has numbered its classes itself keeps its numbers."""
+    if known != said:
+        raise UsageError(
+            f"the classes are {', '.join(known)} there, and {', '.join(said)} here",
+            where=where,
+            expected="one order for all of them: what is learned is the number",
+            try_=f"custom_config={{'classes': {known}}}",
+        )
 
 
 def _head(rows: Source) -> list[Mapping[str, Any]]:
@@ -138,6 +164,7 @@ class _Others:
     options: Mapping[str, Any]
     tokenizer: Callable[[], Any]
     split: str | None
+    classes: list[str] | None = None
     asked: bool = False
 
     def __call__(self, other: Any) -> Source:
@@ -151,7 +178,10 @@ class _Others:
         else:
             given = {**self.options, "path": None, "columns": None}
         keys = {key.name: key.default for key in GENERAL}
-        return _prepared(data, self.steps, {**keys, **self.options, **given}, self.tokenizer, self.split)
+        opened = _prepared(data, self.steps, {**keys, **self.options, **given}, self.tokenizer, self.split)
+        if self.classes and opened.facts.get("classes"):
+            _agree(self.classes, opened.facts["classes"], f"other data, {str(data)[:80]}")
+        return opened
 
 
 def _stepped(source: Source, step: Step, context: Context) -> Source:
@@ -172,18 +202,17 @@ def _demand(
     if not head:
         return
     there = list(dict.fromkeys(name for row in head for name in row))
-    faults = [
-        f"{column!r} for {name!r}; {nearest(column, there)}"
-        for name, column in ({name: name for name in needed} | dict(columns)).items()
-        if not any(has(row, column) for row in head)
-    ]
-    if faults:
-        example = next((name for name in needed if name not in there), "text")
+    wanted = {name: name for name in needed} | dict(columns)
+    absent = {name: column for name, column in wanted.items() if not any(has(row, column) for row in head)}
+    if absent:
+        near = {name: get_close_matches(column, there, n=1, cutoff=0.5) for name, column in absent.items()}
+        meant = {name: (near[name] or ["the name in your file"])[0] for name in absent}
+        lacking = "; ".join(f"no column {column!r} for {name!r}" for name, column in absent.items())
         raise UsageError(
-            f"the rows have no column {'; no column '.join(faults)}",
+            f"the rows have {lacking}",
             where=f"{origin.how} ({getattr(head[0], 'place', 'the first row')})",
-            expected=f"the columns {', '.join(needed or columns)}",
-            try_=f"custom_config={{'columns': {{{example!r}: 'the name in your file'}}}}",
+            expected=f"one of its columns for each: {', '.join(there)}",
+            try_=f"custom_config={{'columns': { ({**columns, **meant}) }}}",
         )
 
 

@@ -31,13 +31,16 @@ def refuse_formats(view: ModelView, plan: Plan, formats: Sequence[str]) -> None:
     """Refuse what a format cannot hold, every reason at once, with the layers it is about.
 
     Raises:
-        UsageError: with a line for each reason.
+        UsageError: with a line for each reason; or a format that has no place for such a model.
     """
     faults: dict[str, list[str]] = {}
     weights = destined(view, plan)
     for name in formats:
         exporter = registry.get("exporters", name)
-        for layer, reason in exporter.refusals(weights) if hasattr(exporter, "refusals") else ():
+        reasons = list(exporter.refusals(weights)) if hasattr(exporter, "refusals") else []
+        if hasattr(exporter, "model_refusals"):
+            reasons += exporter.model_refusals(view.native(), weights)
+        for layer, reason in reasons:
             faults.setdefault(f"{name}: {reason}", []).append(layer)
     if faults:
         lines = [f"{reason} ({_few(layers)})" for reason, layers in faults.items()]

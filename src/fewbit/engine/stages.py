@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fewbit import registry
 from fewbit.algorithms._members import members
 from fewbit.engine.options import Options
 from fewbit.errors import UsageError
@@ -23,8 +24,8 @@ def split_stages(name: str | None, options: Options, *, data: bool, statistics: 
         statistics: whether second moments are kept or taken from a folder.
 
     Raises:
-        UsageError: something to prepare by, and no data to see channels in; or moments, which would be of a model that
-            nobody else has.
+        UsageError: stages out of order or twice; something to prepare by, and no data to see channels in; or moments,
+            which would be of a model that nobody else has.
 
     >>> split_stages("awq+gptq", Options(), data=True, statistics=False)[0]
     'gptq'
@@ -38,6 +39,13 @@ def split_stages(name: str | None, options: Options, *, data: bool, statistics: 
         first, _, rest = rest.partition("+")
         found.append(first)
         rest = rest or _ROUND
+    disordered = rest is not None and "+" in rest and not registry.is_reference(rest)
+    if disordered or len(set(found)) < len(found):
+        raise UsageError(
+            f"algorithm={name!r}",
+            where="algorithm",
+            expected=f"what prepares ({', '.join(able)}), each once, then what settles: awq+gptq, rotation+awq+gptq",
+        )
     if not found:
         return rest, options
     said = f"algorithm={name!r}" if rest != name else f"prepare={found!r}"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
-from fewbit.engine.block_tuning import BlockTuning, refuse_untunable
+from fewbit.engine.block_tuning import BlockTuning
 from fewbit.engine.collect import Statistics, collect
 from fewbit.engine.journal import Journal, job_digest
 from fewbit.engine.lanes import Lanes
@@ -44,12 +44,7 @@ from fewbit.record import Record
 
 
 def wants_walk(view: ModelView, plan: Plan, *, keeps: bool = False) -> bool:
-    """Whether second moments are to be kept, or an algorithm of the plan asks for them, and the model can be walked.
-
-    Raises:
-        UsageError: an algorithm that has to walk, and the model cannot be.
-    """
-    refuse_untunable(view, plan, data=True)
+    """Whether second moments are to be kept, or an algorithm of the plan asks for them, and the model can be walked."""
     return "walk" in view.can and (keeps or any("gram" in w.algorithm.needs for w in plan.weights))
 
 
@@ -129,10 +124,9 @@ def execute_stored(
     """Carry a plan out from a store, without data.
 
     Raises:
-        UsageError: statistics of another model; an algorithm that has to run it.
+        UsageError: statistics of another model.
         DataError: a store that is damaged.
     """
-    refuse_untunable(view, plan, data=False)
     store = Store.open(statistics)
     if store.model != view.digest():
         raise UsageError(

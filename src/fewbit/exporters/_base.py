@@ -10,6 +10,8 @@ A member is a file with
 - `refusals(weights) -> list of (layer, reason)`: everything that speaks against writing such weights, found before any
   computation; `weights` are `Destined`, the quantized ones and those that stay in float. A format that takes everything
   has none;
+- `model_refusals(model, weights) -> list of (layer, reason)`: the same of what only the model tells, still in float;
+  raise `UsageError` where the format has no place for such a model at all;
 - `lay_out(model, folder, contents, **options) -> Laid`: for formats that a checkpoint is turned into file to file:
   write what is no tensor, and say which tensors there are. Where `contents` is given the model has stand-ins, and
   `contents` the values (`_checkpoint_layout`); `check(model, folder, manifest, contents)` then compares a sample;

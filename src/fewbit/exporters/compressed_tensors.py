@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from torch import nn
 
 from fewbit.errors import DataError, UsageError
 from fewbit.exporters._base import Destined
@@ -24,6 +25,8 @@ from fewbit.exporters._compressed_cache import cache_scales
 from fewbit.exporters._compressed_compare import differences
 from fewbit.exporters._compressed_config import group_for, quantization_config
 from fewbit.exporters._compressed_content import beside, entries, held_entry
+from fewbit.exporters._compressed_experts import cut_stack
+from fewbit.exporters._compressed_limits import is_stack
 from fewbit.exporters._compressed_notes import notes
 from fewbit.exporters._compressed_refusals import for_vllm, inner, refuse, weight_faults
 from fewbit.exporters._compressed_scheme import scheme_for
@@ -158,6 +161,25 @@ def refusals(weights: Sequence[Destined], *, runtime: str = "vllm") -> list[tupl
     floats = [weight for weight in found if weight not in coded]
     alone = [(weight.layer, "a quantized input beside a weight in float") for weight in floats if weight.input]
     return alone + weight_faults(coded, [weight.layer for weight in floats], vllm=vllm)
+
+
+def model_refusals(model: Any, weights: Sequence[Destined]) -> list[tuple[str, str]]:
+    """Weights that are no matrices of linear layers in a checkpoint: stacks kept whole, and transposed ones.
+
+    Raises:
+        UsageError: not a Hugging Face model.
+    """
+    model, found = _pretrained(model), []
+    modules = dict(model.named_modules())
+    for weight in inner(weights):
+        module = modules.get(weight.layer)
+        if weight.grid is None or weight.grid.dtype.is_cast or module is None or isinstance(module, nn.Linear):
+            continue
+        whole = is_stack(weight) and cut_stack(model, f"{weight.layer}.{weight.tensor}", weight.shape) is None
+        if whole or tuple(getattr(module, weight.tensor).shape) != weight.shape:
+            kind = type(module).__name__
+            found.append((weight.layer, f"{weight.tensor} of a {kind}: codes are there for linear layers only"))
+    return found
 
 
 def _pretrained(model: Any) -> Any:

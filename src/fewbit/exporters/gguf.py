@@ -135,6 +135,16 @@ def refusals(weights: Sequence[Destined], *, type: str | None = None) -> list[tu
     return inputs + ([] if type is not None else misfits(weights))
 
 
+def model_refusals(model: Any, weights: Sequence[Destined]) -> list[tuple[str, str]]:
+    """Nothing about single weights; a model that llama.cpp does not compute is refused.
+
+    Raises:
+        UsageError: an architecture that is not known, or a configuration that llama.cpp computes differently.
+    """
+    architecture(_model(model))
+    return []
+
+
 def _model(model: Any) -> Any:
     model = getattr(model, "_orig_mod", model)  # what torch.compile stands before
     if not is_pretrained(model):

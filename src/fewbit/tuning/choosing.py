@@ -23,17 +23,38 @@ def find_task(named: str | None, of_data: str | None, model: nn.Module) -> tuple
     Raises:
         UsageError: there is none of that name, or nothing says which.
     """
-    name = named or of_data or _of_class(model)
+    if named is not None:
+        check_task(named)
+    for_class = tasks_of(model)
+    name = named or of_data or next(iter(for_class), None)
     if name is None:
         raise UsageError(
             f"nothing says what a {type(model).__name__} is trained to do",
             where="task",
             expected=", ".join(registry.names("tasks")),
-            try_="task='sequence_classification' (--task), or another of these",
+            try_="task=NAME (--task NAME), one of these",
         )
-    if named is not None and named not in registry.names("tasks"):
-        raise UsageError(f"there is no task {named!r}", where="task", expected=nearest(named, registry.names("tasks")))
-    return name, registry.get("tasks", name)
+    task = registry.get("tasks", name)
+    if for_class and name not in for_class:
+        place = getattr(model, "name_or_path", "") or "folder"
+        raise UsageError(
+            f"a {type(model).__name__} is for {' or '.join(for_class)}, and not for {name}",
+            where="task",
+            expected=f"a model of transformers.{task.MODEL}, or task={for_class[0]!r} (--task {for_class[0]})",
+            try_=f"transformers.{task.MODEL}.from_pretrained({place!r}, num_labels=…) as the model, or "
+            "'file.py:function' that returns it; its head starts anew and is learned",
+        )
+    return name, task
+
+
+def check_task(name: str) -> None:
+    """Whether there is a task of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in registry.names("tasks"):
+        raise UsageError(f"there is no task {name!r}", where="task", expected=nearest(name, registry.names("tasks")))
 
 
 def find_method(name: str, teacher: Any) -> Any:
@@ -84,16 +105,17 @@ def find_objective(method: Any, task: Any, teacher: nn.Module | None, options: A
     return made
 
 
-def _of_class(model: nn.Module) -> str | None:
-    """The task that transformers has this class for."""
+def tasks_of(model: nn.Module) -> list[str]:
+    """The tasks that transformers has this model's class for."""
     if not is_pretrained(model):
-        return None
+        return []
     transformers: Any = sys.modules["transformers"]
+    found = []
     for name in registry.names("tasks"):
         auto = getattr(transformers, registry.get("tasks", name).MODEL, None)
         if auto is not None and type(model).__name__ in _class_names(auto):
-            return name
-    return None
+            found.append(name)
+    return found
 
 
 def _class_names(auto: Any) -> set[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -14,26 +15,30 @@ from typing import Any
 import torch
 from torch import nn
 
+from fewbit import registry
 from fewbit.backends.eager.copying import copied as sharing_copy
 from fewbit.data.findings import Progress
 from fewbit.errors import UsageError
-from fewbit.modules.opening import open_model
+from fewbit.modules.opening import open_model, refuse_missing
 from fewbit.record import Record
 from fewbit.tuning import checkpoints, randomness, run_folder
 from fewbit.tuning.calling import to_device
-from fewbit.tuning.choosing import find_method, find_objective, find_task
+from fewbit.tuning.choosing import check_task, find_method, find_objective, find_task
+from fewbit.tuning.class_names import check_classes, name_classes
 from fewbit.tuning.delivering import deliver
 from fewbit.tuning.digest import model_digest
+from fewbit.tuning.faults import Faults
 from fewbit.tuning.first_look import look
 from fewbit.tuning.machine import Machine, started
 from fewbit.tuning.methods._base import Objective
 from fewbit.tuning.metrics_log import MetricsLog
-from fewbit.tuning.opening import Data, as_config, open_data
+from fewbit.tuning.opening import Data, as_config, for_model, open_data
 from fewbit.tuning.options import Options
 from fewbit.tuning.plots import write_plots
 from fewbit.tuning.precision import narrow, widen
 from fewbit.tuning.running import Parts, made_for_training, run_loop
 from fewbit.tuning.task_feed import for_task
+from fewbit.tuning.tasks._base import classes_of
 
 _TO_MEASURE_BY = 4
 """Batches for a method that measures what finishing a model changes."""
@@ -88,19 +93,29 @@ def finetune(
     >>> tuned.fewbit_record.facts["steps"]
     8
     """
-    how = find_method(method, teacher)
-    settings = Options.read({**getattr(how, "DEFAULTS", {}), **options})
-    folder = None if output is None else run_folder.check_place(output)
-    named = model
-    opened = isinstance(model, str | Path)
+    faults = Faults()
+    how: Any = faults.tried(lambda: find_method(method, teacher))
+    settings: Any = faults.tried(lambda: Options.read({**getattr(how, "DEFAULTS", {}), **options}))
+    folder = None if output is None else faults.tried(lambda: run_folder.check_place(output))
+    if task is not None:
+        faults.tried(lambda: check_task(task))
+    opened, given_data, given_validation = isinstance(model, str | Path), data, validation
+    home = model
+    if data is None:
+        faults.tried(_no_data)
+    data = faults.tried(lambda: as_config(given_data, home))
+    validation = faults.tried(lambda: as_config(given_validation, home))
+    for each in (model, teacher):
+        if isinstance(each, str | Path) and not registry.is_reference(each):
+            faults.tried(partial(refuse_missing, each))
+    faults.tell()
     if opened:
         model = open_model(model, factory)
     if not isinstance(model, nn.Module):
         raise UsageError(f"a {type(model).__name__} cannot be trained", expected="a torch.nn.Module, or its path")
     if isinstance(teacher, str | Path):
         teacher = open_model(teacher)
-    home = named if opened else model
-    data, validation = as_config(data, home), as_config(validation, home)
+    data, validation = (for_model(each, task, model) for each in (data, validation))
     with started(settings) as machine, randomness.private(settings.seed):
         found = open_data(
             data,
@@ -114,6 +129,10 @@ def finetune(
         settings = replace(settings, precision=machine.precision, batch_size=found.batch_size)
         job = Job(machine, settings, found, method, how, teacher, folder, resume, progress or Progress(), factory)
         return job.run(model, task, copied=opened)
+
+
+def _no_data() -> None:
+    raise UsageError("data is None", where="data", expected="a path, a configuration, a Dataset or a loader")
 
 
 @dataclass
@@ -135,12 +154,14 @@ class Job:
         """Check, train, write."""
         machine, options = self.machine, self.options
         name, chosen = find_task(task, self.data.task, model)
+        check_classes(model, self.data.classes, name)
         self.data = for_task(self.data, chosen, model)
         look(self.data.train, model, chosen, "training")
         if self.data.validation is not None:
             look(self.data.validation, model, chosen, "validation")
         checkpoint = self._begin(model, name)
         record = Record("finetune", {"method": self.method, "task": name, "options": options.to_dict()})
+        record.facts["classes"] = self.data.classes
         before = model
         home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         model = self._ready(model if copied else _copied(model))
@@ -152,8 +173,11 @@ class Job:
         objective = find_objective(self.how, chosen, teacher, options)
         with made_for_training(model, options):
             trained = self._trained(model, objective, chosen, checkpoint, record)
+        record.lines[:0] = self.data.notes()
         model = self._finished(trained).to(home).eval()
         narrow(model, dtypes)
+        if not name_classes(model, self.data.classes, name):
+            record.note("classes-unnamed", f"the model has {classes_of(model)} classes, the data {self.data.classes}")
         merged = vars(model).get("fewbit_merge")
         if merged is not None:
             record.facts["merge"] = merged.to_dict()

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fewbit.data.describe import describe
 from fewbit.errors import DataError
-from fewbit.tuning.calling import ARGS, inputs_of, takes
+from fewbit.tuning.calling import ARGS, inputs_of, run, takes
 from fewbit.tuning.feeding import Feed, Part
 
 BATCHES = 2
 """How many batches are looked at."""
+
+_TEXTS = (
+    "texts become tokens in fewbit.generate_dataset_config(data, ['tokenization', 'padding'], {'tokenizer': folder}), "
+    "which goes in the place of the data"
+)
 
 
 def look(feed: Feed, model: nn.Module, task: Any, what: str) -> None:
@@ -43,7 +49,41 @@ def look(feed: Feed, model: nn.Module, task: Any, what: str) -> None:
             code="batch",
             where=f"{what} data, {next(iter(found.values()))}",
             expected=f"batches for {type(model).__name__}, which takes {', '.join(sorted(takes(model))[:12])}",
+            try_=_TEXTS if any("text" in fault or "prompt" in fault for fault in found) else None,
         )
+
+
+def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> None:
+    """Run a model on a batch once, as it is judged, and leave no trace of it.
+
+    Args:
+        model: on its device.
+        task: what it learns.
+        batch: on the same device.
+        where: what is to be said of where the batch comes from.
+
+    Raises:
+        DataError: the model does not take it, or does not answer what the task learns from.
+    """
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            task.loss(run(model, batch, getattr(task, "ANSWERS", ("labels",))), batch)
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        shapes = {name: describe(value) for name, value in batch.items()}
+        raise DataError(
+            f"the model cannot be trained on the first batch: {type(error).__name__}: {str(error)[:300]}",
+            code="batch",
+            where=f"training data, {where}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
+            expected=f"inputs that {type(model).__name__} takes, and answers of it that fit the labels",
+            try_="a step of your own that makes a sample what the model takes: "
+            "preprocessing_steps=['file.py:function'] (--step file.py:function)",
+        ) from error
+    finally:
+        model.train(training)
 
 
 def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[str]:
@@ -58,7 +98,7 @@ def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[st
         yield f"nothing in the batch is an input of the model: there is {', '.join(batch) or 'nothing'}"
         return
     if "labels" in answers and len(answers) == 1 and "labels" not in batch:
-        yield f"there are no labels: there is {', '.join(batch)}"
+        yield f"there are no labels: there is {', '.join(batch)}; expected 'label' or 'labels' in every sample"
         return
     broken = [name for name, value in batch.items() if isinstance(value, Tensor) and _is_broken(name, value)]
     if broken:

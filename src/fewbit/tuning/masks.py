@@ -60,7 +60,7 @@ class Masks:
         given = given or {}
         parameters = dict(model.named_parameters())
         _refuse(given, parameters)
-        told = dict(_told(model))
+        told, tables = dict(_told(model)), set(_with_padding(model))
         found: dict[str, tuple[nn.Parameter, Tensor]] = {}
         for name, parameter in parameters.items():
             kept = given.get(name)
@@ -69,7 +69,7 @@ class Masks:
             elif name in told:
                 if told[name] is not None:
                     found[name] = parameter, _like(told[name], parameter)
-            elif parameter.requires_grad and (zeros := pruned_zeros(parameter)) is not None:
+            elif parameter.requires_grad and (zeros := pruned_zeros(parameter, name in tables)) is not None:
                 found[name] = parameter, zeros
         return cls(found)
 
@@ -107,13 +107,18 @@ class Masks:
         self._pruned = {name: (parameters[name], _like(pruned, parameters[name])) for name, pruned in state.items()}
 
 
-def pruned_zeros(weight: Tensor) -> Tensor | None:
-    """Where a float matrix is pruned; none where it is not, or where there is nothing but zeros."""
+def pruned_zeros(weight: Tensor, padded: bool = False) -> Tensor | None:
+    """Where a float matrix is pruned; none where it is not, or where there is nothing but zeros.
+
+    Args:
+        weight: the matrix.
+        padded: whether one row is for padding, which is zero and not pruned.
+    """
     if weight.ndim < 2 or not weight.is_floating_point():
         return None
     zeros = weight.detach() == 0
     share = float(zeros.float().mean())
-    return zeros if _LEAST <= share < 1 else None
+    return zeros if share - padded / len(weight) >= _LEAST and share < 1 else None
 
 
 def remember_zeros(model: nn.Module, original: nn.Module) -> None:
@@ -124,6 +129,13 @@ def remember_zeros(model: nn.Module, original: nn.Module) -> None:
             names = {name: f"{path}.{name}".lstrip(".") for name in module.coded}
             found = {name: pruned_zeros(before[full]) for name, full in names.items() if full in before}
             module.pruned = {name: zeros for name, zeros in found.items() if zeros is not None}
+
+
+def _with_padding(model: nn.Module) -> Iterator[str]:
+    """The tables that have a row for padding, which gets no gradient without us."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            yield f"{path}.weight".lstrip(".")
 
 
 def _like(pruned: Tensor, parameter: Any) -> Tensor:

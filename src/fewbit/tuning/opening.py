@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import nn
 
 from fewbit import registry
 from fewbit.data.collate import Collator, get_custom_data_collator
 from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
+from fewbit.data.kinds import comes_from
 from fewbit.data.loaders.loader import Loader
+from fewbit.data.presets.custom_dataset import are_numbers
 from fewbit.data.text.tokenizer import has_tokenizer, home_of
-from fewbit.errors import FewbitError, UsageError
+from fewbit.errors import DataError, FewbitError, UsageError
+from fewbit.record import Record
+from fewbit.tuning.choosing import tasks_of
 from fewbit.tuning.feeding import BatchFeed, Feed, SampleFeed, Sharing
 from fewbit.tuning.options import Options
 
@@ -33,6 +38,8 @@ class Data:
         batch_size: samples that a process runs at a time.
         task: what it is for, if the data knows.
         tokenizer: that made it, if there was one.
+        classes: the names of its classes in the order of their numbers, if it has any.
+        records: what was assumed, repaired and left out, in the data to learn from and in that to judge by.
     """
 
     train: Feed
@@ -40,6 +47,15 @@ class Data:
     batch_size: int
     task: str | None = None
     tokenizer: Any = None
+    classes: list[str] | None = None
+    records: tuple[Record, ...] = ()
+
+    def notes(self) -> list[dict[str, Any]]:
+        """What became of the rows, so far as they were read: each line once."""
+        found: list[dict[str, Any]] = []
+        for record in self.records:
+            found += [line for line in record.lines if line not in found]
+        return found
 
 
 def as_config(
@@ -49,27 +65,53 @@ def as_config(
 
     Args:
         data: what the user gave; a `.yaml` or `.json` file may be a configuration, `"file.py:function"` returns what
-            else may be given, and rows of numbers are data as they are.
+            else may be given; of lists and Hugging Face datasets, those with texts have to be prepared.
         model: the model, or where it was opened from.
         steps: what is done to rows, if anybody says.
         custom_config: further options, if anybody says any.
     """
+    if _are_texts(data):
+        return generate_dataset_config(data, steps, _with_tokenizer(model, dict(custom_config or {})))
     if not isinstance(data, str | Path):
         return data
     if registry.is_reference(data):
         found = registry.load_reference(str(data))
-        return found() if isfunction(found) else found
+        return as_config(found() if isfunction(found) else found, model, steps, custom_config)
     more = dict(custom_config or {})
     place = Path(data).expanduser()
-    if not more and steps is None and place.exists() and _is_numbers(place):
-        return Dataset(place)
+    if steps is None and place.exists() and _is_numbers(place):
+        return generate_dataset_config(str(data), (), more)
     config = _written(place)
     if config is not None:
         return config.replace(**more, **({} if steps is None else {"steps": steps})) if more or steps else config
+    return generate_dataset_config(str(data), steps, _with_tokenizer(model, more))
+
+
+def _with_tokenizer(model: Any, options: dict[str, Any]) -> dict[str, Any]:
     home = home_of(model)
-    if home is not None and has_tokenizer(home):
-        more = {"tokenizer": str(home), **more}
-    return generate_dataset_config(str(data), steps, more)
+    return {"tokenizer": str(home), **options} if home is not None and has_tokenizer(home) else options
+
+
+def _are_texts(data: Any) -> bool:
+    """Whether an object is rows that have to be prepared: a list of dicts, or a Hugging Face dataset, with texts."""
+    if not isinstance(data, list) and not comes_from(data, "datasets.arrow_dataset.Dataset"):
+        return False
+    row = data[0] if len(data) else None
+    return isinstance(row, Mapping) and "input_ids" not in row and any(isinstance(v, str) for v in row.values())
+
+
+def for_model(data: Any, task: str | None, model: nn.Module) -> Any:
+    """A configuration that does not say what its samples are for, with what the model is trained to do.
+
+    Args:
+        data: a configuration; anything else stays as it is.
+        task: the user's word, if there is one.
+        model: whose class is for a task, if it is one of transformers'.
+    """
+    if not isinstance(data, DatasetConfig) or data.task is not None:
+        return data
+    task = task or next(iter(tasks_of(model)), None)
+    return data if task is None else data.replace(task=task)
 
 
 def _is_numbers(place: Path) -> bool:
@@ -78,10 +120,9 @@ def _is_numbers(place: Path) -> bool:
         row = next(iter(Dataset(place)), None)
     except FewbitError:  # what is wrong with it is told when it is opened as what it is
         return False
-    # A folder of pictures is numbers too, but with splits of which one is to judge by: a configuration knows them.
-    if not isinstance(row, Mapping) or "image" in row:
+    if not isinstance(row, Mapping) or "image" in row:  # of which a configuration knows what to do
         return False
-    return all(np.asarray(value).dtype.kind in "biuf" for value in row.values())
+    return are_numbers(row)
 
 
 def _written(place: Path) -> DatasetConfig | None:
@@ -130,21 +171,58 @@ def open_data(
         data = config.replace(validation_ratio=0)  # nothing has to be kept aside
     sharing = Sharing(options.batch_size, options.accumulation, rank, world)
     opener = _Opener(options, device)
+    opened = opener.opened
     train = opener.feed(data, sharing, learning=True)
     judged = None
     if config is not None and (validation == config or (validation is None and _keeps_aside(config))):
-        judged = opener.feed(config, replace(sharing, accumulation=1), split="validation")
+        judged = _to_judge(partial(opener.feed, config, replace(sharing, accumulation=1), split="validation"))
     elif validation is not None and validation is not False:
-        judged = opener.feed(validation, replace(sharing, accumulation=1), split=None)
+        validation = _numbered_alike(validation, opener.opened)
+        judged = _to_judge(partial(opener.feed, validation, replace(sharing, accumulation=1), split=None))
     tokenized = config is not None and "tokenization" in config.steps
     tokenizer = config.tokenizer() if config is not None and tokenized else None
-    return Data(train, judged, options.batch_size, None if config is None else config.task, tokenizer)
+    return Data(
+        train,
+        judged,
+        options.batch_size,
+        None if config is None else config.task,
+        tokenizer,
+        opened[0].classes if opened else None,
+        tuple(dataset.record for dataset in opened),
+    )
+
+
+def _numbered_alike(validation: Any, opened: Sequence[Dataset]) -> Any:
+    """Data to judge by whose classes have the numbers they have in the data to learn from."""
+    classes = opened[0].classes if opened else None
+    if (
+        not classes
+        or not isinstance(validation, DatasetConfig)
+        or validation.options.get("classes", classes) is not None
+    ):
+        return validation
+    return validation.replace(classes=classes)
+
+
+def _to_judge(opened: Callable[[], Feed]) -> Feed:
+    """The data to judge by; what is wrong with it is told with which data it is."""
+    try:
+        return opened()
+    except DataError as error:
+        raise DataError(
+            f"the data to judge by: {error.what}",
+            code=error.code,
+            where=error.where,
+            expected=error.expected,
+            try_=error.try_ or "validation=DATA (--validation DATA), or False for none",
+        ) from error
 
 
 @dataclass(frozen=True)
 class _Opener:
     options: Options
     device: torch.device
+    opened: list[Dataset] = field(default_factory=list)
 
     def feed(self, data: Any, sharing: Sharing, *, learning: bool = False, split: str | None = "train") -> Feed:
         options = self.options
@@ -157,6 +235,7 @@ class _Opener:
         elif isinstance(data, Loader):
             data, collate = data.dataset, data.collator
         dataset = data if isinstance(data, Dataset) else Dataset(data)
+        self.opened.append(dataset)
         if dataset.batched:
             return BatchFeed(dataset, sharing, seed=options.seed)
         return SampleFeed(

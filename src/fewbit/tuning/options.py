@@ -141,7 +141,7 @@ class Options:
     dropout: float = _at_least(0.0, 0, "a number from 0 to 1", 1)
     targets: tuple[str, ...] | None = _key(
         None,
-        "names of layers, or none",
+        "a list of names of layers, such as ['q_proj'], or none",
         lambda value: value is None or (isinstance(value, tuple | list) and all(isinstance(x, str) for x in value)),
     )
     merge: bool = _switch(True)
@@ -162,8 +162,8 @@ class Options:
             UsageError: names that there are not and values that cannot be, all of them.
         """
         found = faults(given, cls.known())
-        if not found and {"epochs", "max_steps"} <= given.keys() and None not in (given["epochs"], given["max_steps"]):
-            found = [f"epochs={given['epochs']!r} and max_steps={given['max_steps']!r}: expected one of the two"]
+        if {"epochs", "max_steps"} <= given.keys() and None not in (given["epochs"], given["max_steps"]):
+            found += [f"epochs={given['epochs']!r} and max_steps={given['max_steps']!r}: expected one of the two"]
         if found:
             raise UsageError("; ".join(found), where="options", expected="settings of fewbit.tuning.options.Options")
         values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in given.items()}

@@ -13,6 +13,7 @@ import orjson
 from fewbit.engine.staging import check_target, place
 from fewbit.errors import DataError, UsageError
 from fewbit.record import write_atomically
+from fewbit.tuning.checkpoints import Checkpoints
 
 NAME = "run.json"
 _OWN = ("checkpoints", "plots", "tensorboard", "metrics.jsonl", "record.json", NAME)
@@ -50,12 +51,8 @@ def begin(folder: Path, facts: Mapping[str, Any], *, resume: bool) -> bool:
         differs = list(differences(was, orjson.loads(orjson.dumps(facts))))
         if not differs:
             return True
-        raise UsageError(
-            "the run in this folder was another one: " + "; ".join(differs),
-            where=folder,
-            expected="the same settings, data and model",
-            try_="another output, or resume=False (--no-resume), which deletes the checkpoints here and starts anew",
-        )
+        if Checkpoints(folder / "checkpoints").last() is not None:  # what ended before its first one is no loss
+            raise _another(folder, differs)
     for name in _OWN if path.is_file() else ():
         target = folder / name
         if target.is_dir():
@@ -65,6 +62,15 @@ def begin(folder: Path, facts: Mapping[str, Any], *, resume: bool) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, orjson.dumps(facts, option=orjson.OPT_INDENT_2))
     return False
+
+
+def _another(folder: Path, differs: list[str]) -> UsageError:
+    return UsageError(
+        "the run in this folder was another one: " + "; ".join(differs),
+        where=folder,
+        expected="the same settings, data and model",
+        try_="another output, or resume=False (--no-resume), which deletes the checkpoints here and starts anew",
+    )
 
 
 def differences(was: Any, now: Any, name: str = "") -> list[str]:

@@ -22,6 +22,7 @@ from fewbit.tuning.calling import to_device
 from fewbit.tuning.checkpoints import Checkpoints
 from fewbit.tuning.evaluating import Evaluator
 from fewbit.tuning.feeding import Feed, Part
+from fewbit.tuning.first_look import try_out
 from fewbit.tuning.loop import Loop
 from fewbit.tuning.machine import Machine
 from fewbit.tuning.masks import Masks
@@ -76,6 +77,8 @@ def run_loop(
         raise DataError("the training data has no batch", code="no-samples", expected="at least one")
     unit = found["unit"] if found else machine.gather(unit_for(_learned(first)))[0]
     model.to(machine.device)
+    with machine.autocast():
+        try_out(model, parts.task, to_device(first.batch, machine.device), parts.data.train.name(first.items))
     check = getattr(objective, "check", None)
     if check is not None:
         with machine.autocast():

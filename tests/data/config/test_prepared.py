@@ -120,7 +120,7 @@ def test_a_missing_column_is_told_with_what_there_is(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"questions": "q", "solution": "a"}])
     with pytest.raises(UsageError) as caught:
         generate_dataset_config("gsm8k", [], {"path": path}).open(None)
-    assert "did you mean 'questions'" in str(caught.value) and "a.jsonl:1" in str(caught.value)
+    assert "'question': 'questions'" in str(caught.value) and "a.jsonl:1" in str(caught.value)
     columns = {"question": "questions", "answer": "solution"}
     assert generate_dataset_config("gsm8k", [], {"path": path, "columns": columns}).open(None)[0]["answer"] == "a"
 

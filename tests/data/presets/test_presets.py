@@ -181,7 +181,7 @@ def test_named_columns_are_all_that_is_read(tmp_path):
 
 
 def test_columns_that_say_nothing(tmp_path):
-    path = write(tmp_path / "rows.jsonl", [{"a": 1, "b": 2}])
+    path = write(tmp_path / "rows.jsonl", [{"a": "x", "b": "y"}])
     with pytest.raises(UsageError, match="do not say which is the text"):
         generate_dataset_config(path, []).open(None)
 

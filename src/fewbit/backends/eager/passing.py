@@ -100,7 +100,7 @@ class Passing:
         self._passed: set[tuple[int, int]] = set()
         self._read: dict[int, dict[str, Tensor]] = {}
         self._parts, self._shelf, self._dozes = parts, shelf, dict[int, Doze]()
-        self._follows = _is_much(parts[0].run(0), layers, items * len(parts), shelf)
+        self._follows = items > 0 and _is_much(parts[0].run(0), layers, items * len(parts), shelf)
         self._forwards = [[self._forward(part, part.run(item)) for item in range(items)] for part in parts]
         readers = set(self._states.values()) - {ENTRY}
         self._handles = []

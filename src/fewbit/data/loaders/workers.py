@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -69,7 +69,7 @@ def no_process(fetch: Fetch) -> str | None:
     if main is not None and Path(main).is_file() and "__name__" not in Path(main).read_text("utf-8", "replace"):
         return f"{Path(main).name} has no `if __name__ == '__main__':`, without which a new process would run it again"
     try:
-        pickle.dumps(fetch)
+        ForkingPickler.dumps(fetch)
     except Exception as error:  # whatever an object raises that cannot be pickled
         return f"the data cannot be sent to a process ({type(error).__name__}: {error})"
     return None

@@ -87,7 +87,17 @@ def _column_faults(columns: Any, origin: Origin | None) -> list[str]:
     if not isinstance(columns, Mapping) or origin is None:
         return []
     fields = getattr(origin.preset, "FIELDS", None) or (*origin.preset.COLUMNS, "input")
-    return [f"columns: {name!r} is nothing it reads; {nearest(name, fields)}" for name in columns if name not in fields]
+    wrong = [
+        f"columns: {name!r} is nothing it reads; {nearest(name, fields)}" for name in columns if name not in fields
+    ]
+    if origin.preset.COLUMNS or wrong:
+        return wrong
+    # Of columns that are named, those are all there are: a prompt alone would be learned as a text.
+    return [
+        f"columns: {one!r} without {other!r}; expected both, or 'text' for one that is learned whole"
+        for one, other in (("prompt", "answer"), ("answer", "prompt"))
+        if one in columns and not {other, "question", "context"} & columns.keys()
+    ]
 
 
 def _warn(origin: Origin, steps: Sequence[Step], options: Mapping[str, Any]) -> None:

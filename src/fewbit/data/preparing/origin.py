@@ -99,7 +99,7 @@ def open_origin(origin: Origin, options: Mapping[str, Any], split: str | None) -
     task = options["task"]
     if task in ("image_classification", "object_detection", "segmentation"):
         how["task"] = task.replace("_", "-")
-    elif task == "sequence_classification" and origin.preset is _custom() and _are_rows(place, how["format"]):
+    elif task == "sequence_classification" and _to_number(origin, options) and _are_rows(place, how["format"]):
         label = (options["columns"] or {}).get("label")
         reading = reading if label is None else {"label": label, **reading}
         how["task"] = "text-classification"  # gives classes that have names their numbers
@@ -111,6 +111,11 @@ def is_text(origin: Origin, format: str | None) -> bool:
     if origin.preset is not _custom() or not isinstance(origin.place, Path):
         return True
     return _format_of(origin.place, format) not in ("image_folder", "yolo", "npz")
+
+
+def _to_number(origin: Origin, options: Mapping[str, Any]) -> bool:
+    """Whether the reader of the files is to number classes."""
+    return origin.preset is _custom() and options.get("classes") is None
 
 
 def _are_rows(place: Any, format: str | None) -> bool:
@@ -156,7 +161,8 @@ def _from_hub(hub: str, how: Mapping[str, Any], reading: Mapping[str, Any]) -> S
     try:
         return open_source(Path(name), **{**how, "format": "huggingface"}, **reading)
     except DataError as error:
-        advice = f"custom_config={{'path': …}} reads the same rows from files; {error.try_}"
+        near = near_paths(hub)
+        advice = f"{near + ' ' if near else ''}custom_config={{'path': …}} reads the same rows from files; {error.try_}"
         raise DataError(error.what, code=error.code, where=hub, expected=error.expected, try_=advice) from error
 
 

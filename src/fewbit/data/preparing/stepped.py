@@ -36,7 +36,7 @@ class LeftOut:
         self._seen: set[int] = set()
         self._line: dict[str, Any] = {}
 
-    def count(self, index: int, place: Place, why: str) -> None:
+    def count(self, index: int, place: Place, why: str, try_: str | None = None) -> None:
         """One more."""
         if index in self._seen:
             return
@@ -47,6 +47,8 @@ class LeftOut:
         self._line["count"] = len(self._seen)
         self._line["reason"] = f"{self._by}: {len(self._seen):,} left out, the first: {self._line.get('why', why)}"
         self._line.setdefault("why", why)
+        if try_ is not None:
+            self._line.setdefault("try", try_)
         if len(self._line["first"]) < _FIRST:
             self._line["first"].append(f"{place}: {why}")
 
@@ -59,8 +61,8 @@ class LeftOut:
             f"{self._by}: not one of {len(self._seen):,} samples is left: {self._line['why']}",
             code="no-samples",
             where=self._line["where"],
-            expected="at least one sample",
-            try_="; ".join(self._line["first"][1:3]) or None,
+            expected=f"at least one sample; the next: {'; '.join(self._line['first'][1:3]) or 'there is none'}",
+            try_=self._line.get("try"),
         )
 
 
@@ -147,7 +149,7 @@ class Stepped(View):
         except DataError as error:
             if not self._forgives:
                 raise
-            self.left_out.count(index, self._place(element, index), error.what)
+            self.left_out.count(index, self._place(element, index), error.what, error.try_ or _instead(error))
             return None
         if made is None:
             self.left_out.count(index, self._place(element, index), f"{self._by} returned none")
@@ -183,6 +185,10 @@ class Stepped(View):
 
 class UserCodeError(DataError):
     """The user's own function raised something."""
+
+
+def _instead(error: DataError) -> str | None:
+    return None if error.expected is None else f"rows with {error.expected}"
 
 
 def _line_of(error: BaseException) -> str:

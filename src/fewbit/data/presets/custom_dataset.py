@@ -11,12 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fewbit.data.keys import Key
+import numpy as np
+
+from fewbit.data.keys import Key, optional
+from fewbit.data.preparing.class_names import Rows, numbered
 from fewbit.data.presets import alpaca
 from fewbit.data.presets._base import TEXT_STEPS, text_in
 from fewbit.data.tables import chat
+from fewbit.data.tables.labels import UNLABELED
 from fewbit.data.tables.layout import Layout, recognise
 from fewbit.errors import DataError, UsageError
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and 0 < len(value) == len(set(map(str, value)))
+
 
 HUB = None
 SPLITS = {"train": "train", "validation": "validation"}
@@ -24,6 +33,7 @@ TASK = None
 STEPS = TEXT_STEPS
 KEYS = (
     Key("separator", "\n", "a text", lambda value: isinstance(value, str), "between a prompt and an answer that touch"),
+    Key("classes", None, "a list of names", optional(_are_names), "in the order of their numbers; sorted, if not said"),
 )
 COLUMNS: tuple[str, ...] = ()
 FIELDS = ("prompt", "answer", "text", "label", "messages", "words", "tags", "question", "context", "answers", "image")
@@ -46,29 +56,53 @@ def example(row: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any
     return fitted([row], options)(row)
 
 
-def fitted(first: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reader:
+def fitted(first: Sequence[Mapping[str, Any]], options: Mapping[str, Any], learned: Rows | None = None) -> Reader:
     """What reads the rows of a dataset, chosen by the first of them.
 
     Args:
         first: the first rows, under our names where `columns` says which are which.
-        options: `task` and `separator` are read.
+        options: `task`, `separator` and `classes` are read.
+        learned: all rows to learn from, for the names of their classes.
 
     Raises:
         UsageError: the columns do not say what they are.
     """
     task, separator = options.get("task"), options.get("separator", "\n")
     names = list(dict.fromkeys(name for row in first for name in row))
+    classes = options.get("classes")
     if "image" in names or "input_ids" in names:
+        # Pictures would all have to be decoded to find the names of their classes.
+        return numbered(dict, "label", first, None, classes) if "label" in names else dict
+    if first and all(map(are_numbers, first)):
         return dict
     if task == "token_classification":
         words = next((name for name in ("words", "tokens") if name in names), "words")
         tags = next((name for name in ("tags", "ner_tags", "pos_tags", "labels") if name in names), "tags")
-        return partial(_words, words=words, tags=tags)
+        return numbered(partial(_words, words=words, tags=tags), tags, first, learned, classes)
     if task == "question_answering":
         return _answers_in_context
     if {"prompt", "answer"} <= set(names):
         return partial(_pair, asked="prompt", answered="answer", separator=separator)
-    return _by_layout(recognise(first), names, task, separator)
+    layout = recognise(first)
+    read = _by_layout(layout, names, task, separator)
+    column = read.keywords.get("label") if isinstance(read, partial) else None
+    return read if column is None else numbered(read, column, first, learned, classes)
+
+
+def are_numbers(row: Mapping[str, Any]) -> bool:
+    """Whether a row is numbers and arrays of them, and nothing that has to be prepared.
+
+    >>> are_numbers({"pixels": [0.5, 1.0], "label": 3}), are_numbers({"text": "three"})
+    (True, False)
+    """
+    return all(_kind(value) in "biuf" for value in row.values())
+
+
+def _kind(value: Any) -> str:
+    try:
+        return np.asarray(value).dtype.kind
+    except ValueError:  # lists of different lengths
+        return "O"
 
 
 def _by_layout(layout: Layout, names: list[str], task: str | None, separator: str) -> Reader:
@@ -108,12 +142,13 @@ def _label(row: Mapping[str, Any], column: str) -> int:
     value = row.get(column)
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, int) or value < 0:
         raise DataError(
-            f"the label in {column!r} is {value!r}",
+            f"the label in {column!r} is {'not there' if value in (None, '', UNLABELED) else repr(value)}",
             code="bad-row",
-            expected="the number of a class",
-            try_="custom_config={'task': 'sequence_classification'} numbers classes that have names",
+            expected="one class, by its name or its number",
         )
     return int(value)
 
@@ -129,7 +164,10 @@ def _words(row: Mapping[str, Any], words: str, tags: str) -> dict[str, Any]:
     given, said = row.get(words), row.get(tags)
     if not isinstance(given, list) or not isinstance(said, list) or len(given) != len(said) or not given:
         raise DataError(f"{words!r} and {tags!r} are not lists of one length", code="bad-row")
-    return {"words": [str(word) for word in given], "tags": [int(tag) for tag in said]}
+    odd = next((tag for tag in said if not isinstance(tag, int) or tag < 0), None)
+    if odd is not None:
+        raise DataError(f"a tag in {tags!r} is {odd!r}", code="bad-row", expected="a class a word")
+    return {"words": [str(word) for word in given], "tags": said}
 
 
 def _answers_in_context(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of the classes: those of the data held against the model's, and written into its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from fewbit.errors import UsageError
+from fewbit.tuning.tasks._base import classes_of
+
+TASKS = ("sequence_classification", "token_classification", "image_classification")
+
+
+def check_classes(model: nn.Module, classes: list[str] | None, task: str) -> None:
+    """Hold the classes of data against those of a model.
+
+    Args:
+        model: that is to learn them.
+        classes: of the data, in the order of their numbers; none if it does not say.
+        task: what is learned.
+
+    Raises:
+        UsageError: the model has fewer, or has them in another order.
+    """
+    if not classes or task not in TASKS:
+        return
+    count = classes_of(model)
+    shown = ", ".join(classes[:12]) + (" …" if len(classes) > 12 else "")
+    if count is not None and len(classes) > count:
+        raise UsageError(
+            f"the data has {len(classes)} classes ({shown}), the model tells {count} apart",
+            where=type(model).__name__,
+            expected=f"a model for {len(classes)} classes",
+            try_=f"from_pretrained(folder, num_labels={len(classes)}, ignore_mismatched_sizes=True), whose head starts "
+            "anew, as the model, or 'file.py:function' that returns it",
+        )
+    own = own_names(model)
+    if own is not None and own[: len(classes)] != classes and set(classes) <= set(own):
+        raise UsageError(
+            f"the data numbers its classes {shown}, the model {', '.join(own[:12])}",
+            where=f"{type(model).__name__}.config.id2label",
+            expected="the same order: what is learned is the number",
+            try_=f"custom_config={{'classes': {own}}}",
+        )
+
+
+def own_names(model: nn.Module) -> list[str] | None:
+    """The names of a model's classes in the order of their numbers; none if it only numbers them."""
+    names: Any = getattr(getattr(model, "config", None), "id2label", None)
+    if not names or all(str(name) == f"LABEL_{number}" for number, name in names.items()):
+        return None
+    return [str(name) for _, name in sorted(names.items())]
+
+
+def name_classes(model: nn.Module, classes: list[str] | None, task: str) -> bool:
+    """Write the names of the data's classes into a model's configuration, if it has one and as many classes.
+
+    Args:
+        model: it is changed.
+        classes: in the order of their numbers.
+        task: what was learned.
+
+    Returns:
+        Whether the names are there now, or there is nothing to be named.
+    """
+    config: Any = getattr(model, "config", None)
+    if not classes or task not in TASKS or classes_of(model) is None:
+        return True
+    if classes_of(model) != len(classes):
+        return False
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: number for number, name in enumerate(classes)}
+    return True
