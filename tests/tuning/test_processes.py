@@ -51,13 +51,13 @@ def test_two_processes_give_the_curve_of_one(tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_two_processes_that_were_killed_go_on_together(tmp_path, alone):
+def test_two_processes_that_were_stopped_go_on_together(tmp_path, alone):
     shared(tmp_path / "run", step=5, fails=True)
     compare(shared(tmp_path / "run"), tmp_path / "run", alone)
 
 
 @pytest.mark.slow
-def test_two_processes_that_share_the_parameters_give_the_curve_of_one_killed_in_between(tmp_path, alone):
+def test_two_processes_that_share_the_parameters_give_the_curve_of_one_stopped_in_between(tmp_path, alone):
     shared(tmp_path / "run", "fsdp", step=5, fails=True)
     facts = shared(tmp_path / "run", "fsdp")
     assert facts["sharding"] == "fsdp"
