@@ -156,6 +156,10 @@ ARCHIVES = {
         "sources/pygments-2.19.2.tar.gz",
         "636cb2477cec7f8952536970bc533bc43743542f70392ae026374600add5b887",
     ),
+    (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=flask", "flask==3.1.2"): (
+        "manuals/flask-3.1.2.tar.gz",
+        "bf656c15c80190ed628ad08cdfd3aaa35beb087855e2f494910aa3774cc4fd87",
+    ),
 }
 
 
@@ -188,8 +192,8 @@ def source_files() -> dict[str, bytes]:
 
 
 def documentation() -> str:
-    """The documentation of Pygments, page after page (BSD)."""
-    with tarfile.open(_archive("sources/")) as archive:
+    """The documentation of Flask, page after page (BSD)."""
+    with tarfile.open(_archive("manuals/")) as archive:
         pages = {path: data for path, data in _members(archive, ".rst").items() if "doc" in path}
     return "\n\n".join(pages[path].decode(errors="ignore") for path in sorted(pages))
 

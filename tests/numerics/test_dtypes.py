@@ -54,5 +54,5 @@ def test_unsigned_floats_begin_at_zero():
     assert [d.has_nan for d in (Dtype.fp8_e4m3, Dtype.bfloat16, Dtype.fp4, Dtype.int8)] == [True, True, False, False]
 
 
-def test_casts_are_the_halves_alone():
-    assert [dtype for dtype in Dtype if dtype.is_cast] == [Dtype.float16, Dtype.bfloat16]
+def test_casts_are_the_wide_floats_alone():
+    assert [dtype for dtype in Dtype if dtype.is_cast] == [Dtype.float16, Dtype.bfloat16, Dtype.float32]

@@ -13,6 +13,7 @@ A member is a file with
     `fewbit.model.watch`, asked about the input of the link's consumers.
 `"round"` settles one weight at a time: `solve(Problem) -> Solution`. `NEEDS` are names of observers; they are fed with
     the layer's input in one pass for all, from rows `[features, positions]`, and come back in `Problem.statistics`.
+`"prune"` settles one weight with zeros in it: the same, with `Problem.pattern`; see below.
 `"tune"` settles the weights of a block together. It is asked twice: for each weight as `"round"` is, with the same
     `NEEDS`, for the codes it begins with; and when the block is through, `solve(BlockProblem) -> Tuned`.
 `"correct"` makes up for what rounding did: `solve(BiasProblem) -> Shift`, one layer at a time. `NEEDS` are names of
@@ -28,6 +29,11 @@ not only its diagonal h, both are errors of the output, (w - ŵ) H (w - ŵ)ᵀ, 
 than plain rounding does, and names what it saves of it, over the energy of the output, `…_saved`. What other stages
 give is kept only where it lowers the error they estimate or measure.
 It gives the same bytes whatever the number of threads.
+
+An algorithm of stage `"prune"` gives a weight with exactly the zeros that `Problem.pattern` asks for; the others are
+codes of `Problem.grid`, which is `Dtype.float32` where weights stay floats. The other weights may make up for what is
+gone. Its promise is that of `magnitude`: no row is farther from what it shall answer, on what was kept aside, than with
+the smallest weights at zero and the others as they are (rounded to the grid).
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ from fewbit.errors import DataError, UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qtensor import QTensor
+from fewbit.numerics.sparsity import Pattern
 
 __all__ = [
     "Activation",
@@ -68,7 +75,7 @@ __all__ = [
     "Tuned",
 ]
 
-STAGES = ("rotate", "prepare", "round", "tune", "correct")
+STAGES = ("rotate", "prepare", "round", "prune", "tune", "correct")
 """When an algorithm can run, in that order."""
 
 Seen = Mapping[str, Mapping[str, Tensor]]
@@ -90,6 +97,7 @@ class Problem:
         name: what messages call the weight.
         super_scale: that of a two-level grid, if it is known already; such weights share it.
         shared: what an algorithm found out and is the same for all weights that read the same input.
+        pattern: which elements may be zero, and how many are; none where nothing is asked to be.
     """
 
     weight: Tensor
@@ -102,6 +110,7 @@ class Problem:
     name: str = ""
     super_scale: Tensor | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
+    pattern: Pattern | None = None
 
     @property
     def blocks(self) -> Blocks:
@@ -159,6 +168,7 @@ PROBLEMS: dict[
     "rotate": StreamProblem,
     "prepare": LinkProblem,
     "round": Problem,
+    "prune": Problem,
     "tune": BlockProblem,
     "correct": BiasProblem,
 }

@@ -138,7 +138,7 @@ def members(stage: str) -> list[str]:
 
 def _refuse_unknown_needs(found: Algorithm) -> None:
     for need in found.needs:
-        if found.stage in ("round", "tune"):
+        if found.stage in ("round", "prune", "tune"):
             observer_class(need)
         elif need not in watch.NEEDS:
             what = f"the algorithm {found.name!r} needs {need!r}"

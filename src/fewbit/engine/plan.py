@@ -14,9 +14,11 @@ from fewbit.algorithms._members import Algorithm
 from fewbit.engine import plan_text
 from fewbit.model.points import Point, Role
 from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.packing import is_packed
 from fewbit.numerics.scales import ScaleType, is_power
+from fewbit.numerics.sparsity import Pattern
 from fewbit.schemes.config import Config
 from fewbit.schemes.spec import QuantizationSpec
 
@@ -35,6 +37,7 @@ class WeightPlan:
         algorithm: how codes and scales are found.
         parameters: of the algorithm.
         why: where in the configuration the scheme came from.
+        pattern: which of its elements may be zero, and how many are; none where nothing is asked to be.
     """
 
     point: Point
@@ -44,6 +47,12 @@ class WeightPlan:
     algorithm: Algorithm
     parameters: Mapping[str, Any]
     why: str
+    pattern: Pattern | None = None
+
+    @property
+    def stays_float(self) -> bool:
+        """Whether it is a float weight afterwards too, with zeros in it."""
+        return self.pattern is not None and self.grid.dtype is Dtype.float32
 
     @property
     def bytes_before(self) -> int:
@@ -52,7 +61,9 @@ class WeightPlan:
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of codes, scales and zero points."""
+        """Bytes of codes, scales and zero points; zeros are counted like others."""
+        if self.stays_float:
+            return self.bytes_before
         return stored_bytes(self.grid, self.point.shape, self.block)
 
 

@@ -17,7 +17,7 @@ from fewbit.engine.journal import Journal
 from fewbit.engine.plan import Plan, WeightPlan
 from fewbit.engine.second_moments import Gathered
 from fewbit.engine.shares import dealt, handed_over
-from fewbit.engine.solve import Known, is_lost, note_lost, settle
+from fewbit.engine.solve import Known, done, is_lost, note_lost, put_back, settle
 from fewbit.engine.super_scales import super_scales
 from fewbit.engine.workers import Workers
 from fewbit.model.ops import EMBEDDING
@@ -99,13 +99,13 @@ class Settling:
         if FEW in solution.facts:
             reason = "too few calibration tokens were sent to these experts: they are settled for those of all"
             self._record.note("few-tokens", reason, where=w.point.name, tokens=solution.facts[FEW])
-        self._record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
+        self._record.note(done(w), w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
         return solution.qtensor
 
     def keep(self, w: WeightPlan, codes: QTensor | None) -> None:
         """Put codes into the model, if there are any."""
         if codes is not None:
-            self._view.quantize(w.point, codes)
+            put_back(self._view, w, codes)
 
     def tables(self) -> None:
         """Settle what is looked up, which no input tells anything about."""
@@ -126,7 +126,7 @@ class Settling:
         def one(matrix: Tensor, planned: WeightPlan, mine: Gathered) -> Solution:
             return settle(matrix, planned, _statistics(planned.point.layer, matrix, mine), above, mine.shared)
 
-        if seen.experts and w.block[0] == 1 and not w.grid.dtype.is_cast:
+        if seen.experts and w.pattern is None and w.block[0] == 1 and not w.grid.dtype.is_cast:
             return settle_stack(weight, w, seen, one)
         solution = one(weight, w, seen)
         return solution if seen.others is None else Solution(solution.qtensor, {**solution.facts, FEW: seen.others})

@@ -36,8 +36,8 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
         if is_lost(solution):
             note_lost(record, w, solution)
             continue
-        view.quantize(w.point, solution.qtensor)
-        record.note("quantized", w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
+        put_back(view, w, solution.qtensor)
+        record.note(done(w), w.why, where=w.point.name, algorithm=w.algorithm.name, **solution.facts)
     settle_activations(view, plan, statistics, record)
 
 
@@ -56,6 +56,19 @@ def settle_activations(
             found[activation.point] = how
             record.note("activation", activation.why, where=activation.point.name, scheme=activation.text)
     return found
+
+
+def put_back(view: ModelView, w: WeightPlan, codes: QTensor) -> None:
+    """Put a settled weight into the model: as codes, or as floats with zeros in them."""
+    if w.stays_float:
+        view.write(w.point, codes.dequantize())
+    else:
+        view.quantize(w.point, codes)
+
+
+def done(w: WeightPlan) -> str:
+    """What the record calls it."""
+    return "quantized" if w.pattern is None else "pruned"
 
 
 def is_lost(solution: Solution) -> bool:
@@ -96,7 +109,7 @@ def settle(
         super_scale: a scale above those of blocks that it shares with others, if there is one.
         shared: what was found out for other weights that read the same input.
     """
-    if planned.grid.dtype.is_cast:
+    if planned.grid.dtype.is_cast and planned.pattern is None:
         return Solution(QTensor.encode(weight, _unit(planned.grid, planned.block, weight.device)))
     seen = statistics.inputs.get(planned.point.layer, {})
     judges = statistics.held_out.get(planned.point.layer, {})
@@ -111,6 +124,7 @@ def settle(
         name=planned.point.name,
         super_scale=super_scale,
         shared={} if shared is None else shared,
+        pattern=planned.pattern,
     )
     return planned.algorithm.solve(problem, **planned.parameters)
 

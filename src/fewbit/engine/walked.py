@@ -83,7 +83,10 @@ def execute_walked(
         raise DataError("the calibration data is empty", code="no-samples", where="calibration data")
     record.facts["items"] = len(kept)
     prepare_before_walk(view, plan, options or Options(), kept, record, progress)
-    facts = {"config": plan.config.fingerprint, "weights": [(w.point.name, dict(w.parameters)) for w in plan.weights]}
+    facts = {
+        "config": plan.config.fingerprint,
+        "weights": [(w.point.name, dict(w.parameters), str(w.pattern)) for w in plan.weights],
+    }
     named = work is not None or statistics is not None or workers.count > 1
     model = view.digest() if named else ""
     job = job_digest(model, kept, facts) if named else ""

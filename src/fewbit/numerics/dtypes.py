@@ -2,7 +2,7 @@
 """The number types: what one element may be. Integers, small floats, and tables of values.
 
 A type says its bits, its extremes and the torch dtype its codes are kept in. Codes are integers (their value), floats
-that torch has (fp8, fp16, bf16), or bit patterns in a byte (fp6, fp4: sign, exponent, mantissa; nf4: an index).
+that torch has (fp8, fp16, bf16, fp32), or bit patterns in a byte (fp6, fp4: sign, exponent, mantissa; nf4: an index).
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class Dtype(Enum):
     fp8_e5m2 = Float(5, 2, 57344.0)
     float16 = Float(5, 10, 65504.0)
     bfloat16 = Float(8, 7, 3.3895313892515355e38)
+    float32 = Float(8, 23, 3.4028234663852886e38)
     nf4 = Table(4, _NF4)
     # Block formats that other enums list among the types: no members here, only names for a scheme to expand.
     mx = nonmember("mx")
@@ -143,8 +144,8 @@ class Dtype(Enum):
 
     @property
     def is_cast(self) -> bool:
-        """Whether a tensor needs no scale for it: half floats are only a change of type."""
-        return isinstance(self.value, Float) and self.bits == 16
+        """Whether a tensor needs no scale for it: wide floats are only a change of type."""
+        return isinstance(self.value, Float) and self.bits >= 16
 
     @property
     def has_nan(self) -> bool:
@@ -182,4 +183,5 @@ _NATIVE = {
     "fp8_e5m2": torch.float8_e5m2,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
 }

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels and heads taken out of a model for good."""
