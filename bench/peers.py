@@ -24,8 +24,10 @@ FIRST_IMPORT = {
     "hqq": "import hqq.core.quantize",
     "llmcompressor": "import llmcompressor",
     "nncf": "import nncf",
+    "nncf_torch": "import nncf.torch",
     "ort": "import onnxruntime.quantization",
     "quark": "import quark.torch",
+    "sparseml": "import sparseml.pytorch.optim",
     "torchao": "import torchao.quantization",
 }
 
