@@ -44,7 +44,7 @@ class Failed(Exception):
     """A measurement that did not come to an end; says why in a line."""
 
 
-def ask(where: str, options: argparse.Namespace, **question: Any) -> Row:
+def ask(where: str, options: argparse.Namespace, worker: str = "language_worker.py", **question: Any) -> Row:
     """The answer of a fresh process in a side's environment; `fewbit` is this one."""
     packages, patience = options.packages, options.patience
     variables = peers.environment()
@@ -53,7 +53,7 @@ def ask(where: str, options: argparse.Namespace, **question: Any) -> Row:
         variables = language_pack.environment(variables, packages, where)
     elif where != "fewbit":
         python = peers.python_of(where)
-    command = [str(python), "-P", str(ROOT / "bench" / "language_worker.py"), json.dumps(question)]
+    command = [str(python), "-P", str(ROOT / "bench" / worker), json.dumps(question)]
     try:
         done = subprocess.run(command, env=variables, cwd=WORK, capture_output=True, text=True, timeout=patience)
     except subprocess.TimeoutExpired:

@@ -31,7 +31,7 @@ TEXTS = ("wiki", "docs")
 
 def quantize(
     side: str, way: str, format: str, folder: str, tokens: str, first: int, samples: int, judged: int, device: str,
-    split: bool, out: str | None,
+    split: bool, out: str | None, bench: str = "language",
 ) -> dict[str, Any]:  # fmt: skip
     """Seconds of a side's whole job on a loaded model, beside a plain forward of the same samples.
 
@@ -42,7 +42,7 @@ def quantize(
     calibration = ids["calibration"][first : first + samples]
     answer: dict[str, Any] = {"plain": plain(model, calibration), "tokens": calibration.numel()}
     start = time.perf_counter()
-    tool = side_file(side)
+    tool = side_file(side, bench)
     answer["import"] = time.perf_counter() - start
     tool_split = tool.split() if split and hasattr(tool, "split") else None
     if device == "cuda":
@@ -125,9 +125,9 @@ def load(folder: str, device: str) -> Any:
     return model.to(device).eval().requires_grad_(False)
 
 
-def side_file(side: str) -> Any:
-    """The side's own file, as a module."""
-    path = Path(__file__).parent / "sides" / f"language_{side}.py"
+def side_file(side: str, bench: str = "language") -> Any:
+    """The side's own file for a benchmark, as a module."""
+    path = Path(__file__).parent / "sides" / f"{bench}_{side}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[path.stem] = module

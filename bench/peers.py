@@ -5,7 +5,8 @@
 
 A peer is a file `bench/peers/NAME.txt` that pins every package of its environment. Nothing is resolved (`--no-deps`),
 so nothing that is not in the file can come in; torch is the local CPU build, the same as ours. Quark compiles C++ when
-it is first imported, which is done here, so that no benchmark pays for it; it needs g++.
+it is first imported, NNCF when it first quantizes a torch model, which is done here, so that no benchmark pays for it;
+they need g++.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FIRST_IMPORT = {
     "hqq": "import hqq.core.quantize",
     "llmcompressor": "import llmcompressor",
     "nncf": "import nncf",
-    "nncf_torch": "import nncf.torch",
+    "nncf_torch": "import nncf.torch; nncf.torch.force_build_cpu_extensions()",
     "ort": "import onnxruntime.quantization",
     "quark": "import quark.torch",
     "sparseml": "import sparseml.pytorch.optim",
@@ -54,6 +55,7 @@ def environment() -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         "TORCH_EXTENSIONS_DIR": str(ENVS / "extensions"),
+        "NNCF_EXTENSION_LOAD_TIMEOUT": "0",
         "HF_HUB_OFFLINE": "1",
     }
 

@@ -60,6 +60,8 @@ _PUBLIC = {
     "export": "fewbit.engine.delivering",
     "load": "fewbit.engine.delivering",
     "finetune": "fewbit.tuning.finetune",
+    "sparsify": "fewbit.sparsity.verb",
+    "Recipe": "fewbit.sparsity.recipe",
     "Record": "fewbit.record",
     "FewbitError": "fewbit.errors",
     "DataError": "fewbit.errors",
@@ -112,6 +114,8 @@ if TYPE_CHECKING:
     from fewbit.schemes.modes import CompressWeightsMode
     from fewbit.schemes.scope import IgnoredScope
     from fewbit.schemes.spec import QTensorConfig, QuantizationSpec
+    from fewbit.sparsity.recipe import Recipe
+    from fewbit.sparsity.verb import sparsify
     from fewbit.tuning.finetune import finetune
 
 

@@ -18,20 +18,21 @@ from fewbit.errors import UsageError
 
 
 def test_every_member_has_a_stage():
-    assert tuple(PROBLEMS) == STAGES == ("rotate", "prepare", "round", "tune", "correct")
+    assert tuple(PROBLEMS) == STAGES == ("rotate", "prepare", "round", "prune", "tune", "correct")
     by_stage = {stage: members(stage) for stage in STAGES}
     assert sorted(name for names in by_stage.values() for name in names) == registry.names("algorithms")
     assert by_stage["rotate"] == ["rotation"]
     assert by_stage["prepare"] == ["awq", "equalization", "smooth_quant"]
     assert {"adaround", "rtn", "scale_search"} <= set(by_stage["round"])
+    assert by_stage["prune"] == ["alps", "magnitude", "sparse_gpt", "wanda"]
     assert by_stage["correct"] == ["bias_correction", "fast_bias_correction"]
 
 
 @pytest.mark.parametrize("name", registry.names("algorithms"))
 def test_a_member_is_complete(name):
     found = algorithm(name)
-    asked = {"rotate": StreamProblem, "prepare": LinkProblem, "round": Problem, "tune": BlockProblem}
-    assert found.problem is (asked | {"correct": BiasProblem})[found.stage]
+    asked = {"rotate": StreamProblem, "prepare": LinkProblem, "round": Problem, "prune": Problem}
+    assert found.problem is (asked | {"tune": BlockProblem, "correct": BiasProblem})[found.stage]
     assert "problem" not in found.parameters and found.solve.__doc__
     found.refuse_unknown({}, where="here")
 

@@ -20,7 +20,7 @@ from fewbit.numerics.grid import Grid
 from tiny_models import codes, rounded
 
 BACKENDS = registry.names("backends")
-OPTIONAL = {"structure", "rescale", "shift", "prune", "edges", "place", "save", "walk", "rotate", "gradients"}
+OPTIONAL = {"structure", "rescale", "shift", "edges", "place", "save", "walk", "rotate", "gradients"}
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -246,15 +246,6 @@ def test_an_activation_goes_on_a_grid(example, view):
     assert 0 < (before[0] - answers(example, view)[0]).norm() / before[0].norm() < 0.1
     with pytest.raises(UsageError):
         view.quantize(view.points(lambda p: p.role is Role.input)[0], codes(torch.zeros(2, 2)))
-
-
-def test_pruning_keeps_what_the_mask_keeps(view):
-    if "prune" in view.can:
-        p = weights(view)[0]
-        before = view.read(p).clone()
-        mask = before > 0
-        view.prune(p, mask)
-        assert torch.equal(view.read(p), before * mask)
 
 
 def test_a_link_can_be_scaled_and_the_answers_stay(example, view):

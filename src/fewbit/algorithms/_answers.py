@@ -17,17 +17,20 @@ class Answers:
         aside: by the items kept aside, if there are any.
     """
 
+    name = "output_error"
+
     def __init__(self, problem: Problem, *, aside: bool = False):
-        given = problem.held_out_statistics if aside and "gram" in problem.held_out_statistics else problem.statistics
+        self.is_aside = aside and "gram" in problem.held_out_statistics
+        given = problem.held_out_statistics if self.is_aside else problem.statistics
         device, count = problem.weight.device, given["gram"]["count"].to(problem.weight.device)
-        self._weight = problem.weight.detach().float().reshape(problem.weight.shape[:2])
+        self._weight = problem.weight.detach().float().flatten(1)
         self.gram = given["gram"]["gram"].to(device).float() / count
         wanted = given.get("wanted")
         self.wanted = None if wanted is None else wanted["wanted"].to(device).float() / count
 
     def damped_factor(self, pull: float) -> tuple[Tensor, float]:
         """L Lᵀ = H + λI, float32, and λ; it is `pull` of the mean of H's diagonal."""
-        share = pull * float(self.gram.diagonal().mean(dtype=torch.float64))
+        share = pull * float(self.gram.diagonal().mean(dtype=torch.float64)) or 1.0  # of inputs that are all zero
         damped = self.gram.double()
         damped.diagonal().add_(share)
         return torch.linalg.cholesky(damped).float(), share
@@ -47,13 +50,13 @@ class Answers:
             return self._energy(values - self._weight[rows])
         return self._energy(values) - 2 * (values * self.wanted[rows]).sum(1).double()
 
-    def facts(self, name: str, plain: Tensor, chosen: Tensor) -> dict[str, float]:
+    def facts(self, name: str, plain: Tensor, chosen: Tensor, *, twin: str = "rtn") -> dict[str, float]:
         """What the answers are off over what they are; where they have errors of other layers to make up for, by how
-        much less than with plain rounding."""
+        much less than with what is plain: rounding, or what `twin` names."""
         energy = self._energy(self._weight).sum().clamp(min=torch.finfo(torch.float64).tiny)
         if self.wanted is not None:
             return {f"{name}_saved": float((plain - chosen).sum() / energy)}
-        return {name: float(chosen.sum() / energy), f"{name}_rtn": float(plain.sum() / energy)}
+        return {name: float(chosen.sum() / energy), f"{name}_{twin}": float(plain.sum() / energy)}
 
     def _energy(self, values: Tensor) -> Tensor:
         return ((values @ self.gram) * values).sum(1).double()

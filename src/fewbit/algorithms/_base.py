@@ -33,7 +33,9 @@ It gives the same bytes whatever the number of threads.
 An algorithm of stage `"prune"` gives a weight with exactly the zeros that `Problem.pattern` asks for; the others are
 codes of `Problem.grid`, which is `Dtype.float32` where weights stay floats. The other weights may make up for what is
 gone. Its promise is that of `magnitude`: no row is farther from what it shall answer, on what was kept aside, than with
-the smallest weights at zero and the others as they are (rounded to the grid).
+the smallest weights at zero and the others as they are (rounded to the grid). Where zeros are counted over the weight,
+rows of two choices together would not have as many: there the promise is that of the weight as a whole. The facts have
+`zeros`, how many there are, and errors beside those of `…_magnitude`.
 """
 
 from __future__ import annotations

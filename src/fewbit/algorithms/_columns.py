@@ -53,6 +53,17 @@ def factor(gram: Tensor, columns: Tensor, damping: float) -> tuple[Tensor, float
     Returns:
         F, and the damping that made it one; raised where the one asked for did not.
     """
+    feedback, _, used = factors(gram, columns, damping)
+    return feedback, used
+
+
+def factors(gram: Tensor, columns: Tensor, damping: float) -> tuple[Tensor, Tensor, float]:
+    """F and D of the damped second moment, its columns in their order; float32.
+
+    Returns:
+        F, strictly upper triangular; the diagonal of D: what the error of a column costs that those after it have made
+        up for; and the damping that made them, raised where the one asked for did not.
+    """
     backwards = columns.flip(0)  # from the last column on, so that the factor is upper triangular
     damped = gram[backwards][:, backwards].double()
     diagonal = damped.diagonal()
@@ -67,8 +78,10 @@ def factor(gram: Tensor, columns: Tensor, damping: float) -> tuple[Tensor, float
         lower, failed = torch.linalg.cholesky_ex(damped)
         if not int(failed):
             upper = lower.float().flip(0, 1)
-            return upper.div_(upper.diagonal().clone()).triu_(1), now
-    return torch.zeros_like(gram, dtype=torch.float32), float("inf")
+            sizes = upper.diagonal().clone()
+            return upper.div_(sizes).triu_(1), sizes.square_(), now
+    left = gram.diagonal()[columns].float().clamp(min=0) + float(mean)
+    return torch.zeros_like(gram, dtype=torch.float32), left, float("inf")
 
 
 class Columns:
@@ -80,9 +93,18 @@ class Columns:
         order: of the columns.
         feedback: F of `factor`.
         damping: that made it.
+        mask: where elements may be other than zero, `[out, in]`; none where all may.
     """
 
-    def __init__(self, weight: Tensor, scales: QParams, order: Tensor, feedback: Tensor, damping: float):
+    def __init__(
+        self,
+        weight: Tensor,
+        scales: QParams,
+        order: Tensor,
+        feedback: Tensor,
+        damping: float,
+        mask: Tensor | None = None,
+    ):
         self._scales, self._order, self._feedback = scales, order, feedback
         self._whole = weight
         blocks = Blocks(tuple(weight.shape), scales.block[:2])
@@ -93,6 +115,7 @@ class Columns:
         self._zero = None if zero is None else self._columns(ones * blocks.over(_flat(zero)))
         self._damping = damping
         self._code_type = _code_type(scales.grid)
+        self._mask = None if mask is None else mask.T[order].to(weight.dtype).contiguous()
 
     def _columns(self, laid: Tensor) -> Tensor:
         return laid.reshape(self._whole.shape).T[self._order].contiguous()
@@ -141,17 +164,22 @@ class Columns:
         """
         step, zero = (None if x is None else x[start : start + len(near)] for x in (self._step, self._zero))
         assert step is not None
-        if near.is_cuda and self._code_type is not None and (cuda := _cuda()) is not None:
+        if near.is_cuda and self._mask is None and self._code_type is not None and (cuda := _cuda()) is not None:
             found: tuple[Tensor, Tensor] = cuda.panel(near, before, base, step, zero, self._code_type)
             return found
         values, errors = torch.empty_like(near), torch.zeros_like(near)
         snap = self._snap_integers if isinstance(self._code_type, tuple) else self._snap_others
+        if self._scales.grid.dtype.is_cast:
+            snap = self._as_it_is
         zeros: Sequence[Tensor | None] = [None] * len(near) if zero is None else zero.unbind()
         columns = zip(near.unbind(), values.unbind(), before.unbind(), base.unbind(), errors.unbind())
         scales = zip(step.unbind(), step.reciprocal().unbind(), zeros)
-        for (column, row, share, wish, error), (size, inverse, offset) in zip(columns, scales):
+        masks = [None] * len(near) if self._mask is None else self._mask[start : start + len(near)].unbind()
+        for (column, row, share, wish, error), (size, inverse, offset), mask in zip(columns, scales, masks):
             column.addmv_(errors.T, share)
             snap(column, size, inverse, offset, row)
+            if mask is not None:
+                row.mul_(mask)
             torch.sub(wish, row, out=error)
         return values, errors
 
@@ -167,6 +195,9 @@ class Columns:
     def _snap_others(self, column: Tensor, step: Tensor, _: Tensor, zero: Tensor | None, out: Tensor) -> None:
         scales = QParams(self._scales.grid, (1, 1), step[:, None], None if zero is None else zero[:, None])
         out.copy_(fake_quantize(column[:, None], scales)[:, 0])
+
+    def _as_it_is(self, column: Tensor, step: Tensor, inverse: Tensor, zero: Tensor | None, out: Tensor) -> None:
+        out.copy_(column)
 
     def _codes(self, done: Tensor) -> Tensor:
         """The codes of values that lie on the grid, `[out, in]`."""

@@ -4,7 +4,7 @@
 An element is a place among the values of the type, counted from the lowest: place 3.2 is the value at 3. It begins in
 the cell of its code, between the middle and the border that the float weight is near to, this side of it or that: what
 was a near miss when it was rounded turns first, and no two turn at once only because they began on the same spot. A
-step of the place is taken to be a step of the value, as if nothing were rounded.
+step of the place is taken to be a step of the value, as if nothing were rounded. The zeros of a pruned weight stay.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fewbit.algorithms._averaged_sign import AveragedSign
+from fewbit.algorithms._zeros import pruned_zeros
 from fewbit.numerics.dtypes import Dtype, Float, Table
 from fewbit.numerics.floats import decode, encode
 from fewbit.numerics.qparams import QParams
@@ -58,6 +59,8 @@ class Turning:
         depth = torch.where(away.abs() > _HALF, 2 * _HALF - away.abs(), away.abs()).clamp_(min=0)
         self._first = (cell + _HALF * depth.copysign_(away)).clamp_(0, self._top)
         self._now = self._first.clone()
+        pruned = pruned_zeros(weight) > 0 and not start.grid.free_zero
+        self._held = self._blocks.lay(weight.detach() == 0) if pruned else None
         self._factor = None if is_power(start.grid.scale_type) else torch.ones_like(params.scale)
         self._signs = AveragedSign(self._now), None if self._factor is None else AveragedSign(self._factor)
         self._best = self._now.clone(), None if self._factor is None else self._factor.clone()
@@ -85,6 +88,8 @@ class Turning:
         (by_element, by_factor), (signs, factor_signs) = self.slopes(slope), self._signs
         self._now.sub_(signs.after(by_element), alpha=rate)
         torch.minimum(torch.maximum(self._now, self._first - _REACH), self._first + _REACH, out=self._now)
+        if self._held is not None:
+            torch.where(self._held, self._first, self._now, out=self._now)
         if self._factor is not None and by_factor is not None and factor_signs is not None:
             self._factor.sub_(factor_signs.after(by_factor), alpha=rate).clamp_(*_FACTORS)
 

@@ -19,6 +19,7 @@ from fewbit.algorithms._error import errors, relative
 from fewbit.algorithms._gram import no_gram
 from fewbit.algorithms._parallel import each, one_thread
 from fewbit.algorithms._relaxation import Choice, best
+from fewbit.algorithms._zeros import pruned_zeros
 from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.qparams import QParams
@@ -128,6 +129,8 @@ def _learned(weight: Tensor, nearest: QTensor, moment: Tensor, steps: int) -> Te
         start = group * height
         todo += [(at, min(at + tile, start + height), gram) for at in range(start, start + height, tile)]
     each(work, todo, w.device)
+    if pruned_zeros(weight) and not nearest.grid.free_zero:
+        turned &= w != 0
     return torch.where(turned, up, down).to(dtype.storage).reshape(weight.shape)
 
 

@@ -8,6 +8,9 @@ Where it is known what the layer shall answer (`wanted`: sums of the wanted outp
 layers before this one are rounded already), the weight is moved first to the one that answers best, W' = (C + λW)(H +
 λI)⁻¹, and W' is rounded. What is kept is chosen row by row, on the items kept aside: the rounding of W', that of W, or
 what `scale_search` finds.
+
+The zeros of a weight that was pruned stay zeros: W' is the best there is with them, and no column makes up for others
+where it is zero. Only a grid whose zero need not be exact loses them, and `facts["zeros_lost"]` says so.
 """
 
 from __future__ import annotations
@@ -27,15 +30,17 @@ from fewbit.algorithms._error import errors, relative
 from fewbit.algorithms._gram import no_gram
 from fewbit.algorithms._parallel import each, one_thread
 from fewbit.algorithms._refit import can_refit, refit
+from fewbit.algorithms._rows import best, lanes, mixed, stacked
+from fewbit.algorithms._support import refined
+from fewbit.algorithms._zeros import pruned_zeros
 from fewbit.errors import UsageError
-from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
 
 STAGE = "round"
 NEEDS = ("moments", "gram")
 
-_LANE, _DEVICE_LANE = 640, 16384  # rows to a thread at a time
+_STEPS = 16  # towards the best weight with the zeros there are
 _FEW, _REFITS = 3, 2  # bits, and how often their scales are fitted to the codes
 
 
@@ -78,7 +83,7 @@ def solve(
     reason = why_not(problem)
     if reason is not None:
         searched = scale_search.solve(problem)
-        return Solution(searched.qtensor, {**searched.facts, "fallback": reason})
+        return Solution(searched.qtensor, {**searched.facts, "fallback": reason, **_of_zeros(problem)})
     refits = refits if refits is not None else _REFITS if problem.grid.dtype.bits <= _FEW else 0
     return _solve(problem, damping, pull, blends, sweeps, refits)
 
@@ -92,16 +97,16 @@ def _solve(
     known = _known(problem, teach, damping, pull if any(blends) and teach.wanted is not None else None)
     blends = blends if known.factor is not None else blends[:1]
     height, found = problem.block[0], list[_Lane]()
-    lanes = _lanes(len(problem.weight), height, problem.weight.device)
+    pruned = pruned_zeros(problem.weight) > 0 and not problem.grid.free_zero
+    parts = lanes(len(problem.weight), height, problem.weight.device)
 
     def settle(at: int, rows: slice) -> None:
-        found[at] = _settle(
-            _part(problem, rows, plain.super_scale), rows, teach, judge, known, blends, (sweeps, refits)
-        )
+        part = _part(problem, rows, plain.super_scale)
+        found[at] = _settle(part, rows, teach, judge, known, blends, (sweeps, refits), pruned)
 
-    found += [None] * len(lanes)  # type: ignore[list-item]
-    each(settle, enumerate(lanes), problem.weight.device)
-    chosen = _stacked([lane.chosen for lane in found], tuple(problem.weight.shape))
+    found += [None] * len(parts)  # type: ignore[list-item]
+    each(settle, enumerate(parts), problem.weight.device)
+    chosen = stacked([lane.chosen for lane in found], tuple(problem.weight.shape))
     picks = torch.cat([lane.picks for lane in found])
     nearest, kept = (torch.cat(losses) for losses in zip(*((lane.plain, lane.kept) for lane in found)))
     facts = _facts(problem, chosen, plain)
@@ -111,6 +116,7 @@ def _solve(
         everything = slice(None)
         values = (QTensor.encode(problem.weight.detach(), plain).dequantize(), chosen.dequantize())
         facts |= teach.facts("output_error", *(teach.loss(v.reshape(v.shape[:2]), everything) for v in values))
+    facts |= _of_zeros(problem)
     names = ("rtn", "scale_search", *(f"blend {blend:g}" for blend in blends))
     facts["won"] = {name: float((picks == index).double().mean()) for index, name in enumerate(names)}
     if known.damping != damping:
@@ -142,16 +148,6 @@ def _known(problem: Problem, teach: Answers, damping: float, pull: float | None)
         problem.shared[key] = _Known(order, feedback, used, found.get("best"))
     known: _Known = problem.shared[key]
     return known
-
-
-def _lanes(rows: int, height: int, device: torch.device) -> list[slice]:
-    """Rows that are settled together: a few to each thread, or as many as a device holds with ease.
-
-    They are the same ones whatever the number of threads.
-    """
-    count = max(1, round(rows / (_LANE if device.type == "cpu" else _DEVICE_LANE)))
-    tall = -(-rows // (count * height)) * height
-    return [slice(top, min(top + tall, rows)) for top in range(0, rows, tall)]
 
 
 def _part(problem: Problem, rows: slice, super_scale: Tensor | None) -> Problem:
@@ -188,28 +184,47 @@ def _settle(
     known: _Known,
     blends: Sequence[float],
     rounds: tuple[int, int],
+    pruned: bool,
 ) -> _Lane:
     """All choices for some rows, and of them what loses least."""
     (sweeps, refits), shape = rounds, part.weight.shape[:2]
     weight = part.weight.detach().float().reshape(shape)
-    moved = None if known.factor is None else teach.best(rows, *known.factor) - weight
+    mask = weight != 0 if pruned else None
+    moved = None if known.factor is None else _best(teach, rows, weight, known.factor, mask) - weight
     searched = scale_search.solve(part).qtensor
     found = [QTensor.encode(part.weight.detach(), rtn.qparams(part)), searched]
     for blend in blends:
         aim = weight if moved is None or not blend else weight + blend * moved
         scales = searched.qparams if aim is weight else _scales(part, aim)
-        work = Columns(aim, scales, known.order, known.feedback, known.damping)
+        work = Columns(aim, scales, known.order, known.feedback, known.damping, mask)
         codes = work.rounded()
         if sweeps:
             codes = work.swept(codes, teach.gram, sweeps)
         for _ in range(refits if can_refit(scales) else 0):
             scales = refit(work.values(codes), aim, teach.gram, scales)
-            work = Columns(aim, scales, known.order, known.feedback, known.damping)
+            work = Columns(aim, scales, known.order, known.feedback, known.damping, mask)
             codes = work.swept(codes, teach.gram, max(sweeps, 1))
         found.append(QTensor.from_codes(codes.reshape(part.weight.shape), scales))
     losses = torch.stack([judge.loss(choice.dequantize().reshape(shape), rows) for choice in found])
-    chosen, picks = _chosen(found, losses, part.block[0])
+    picks = best(losses, part.block[0])
+    chosen = mixed(found, picks)
     return _Lane(chosen, picks, losses[0], losses.gather(0, picks[None])[0])
+
+
+def _best(teach: Answers, rows: slice, weight: Tensor, factor: tuple[Tensor, float], mask: Tensor | None) -> Tensor:
+    """The rows that answer best; of those that were pruned, with the zeros they have."""
+    free = teach.best(rows, *factor)
+    if mask is None:
+        return free
+    held = teach.gram.clone()
+    held.diagonal().add_(factor[1])
+    return refined(weight, free, mask, held, _STEPS)
+
+
+def _of_zeros(problem: Problem) -> dict[str, int]:
+    """Of a pruned weight, how many zeros its codes keep, or lose."""
+    zeros = pruned_zeros(problem.weight)
+    return {"zeros_lost" if problem.grid.free_zero else "zeros_kept": zeros} if zeros else {}
 
 
 def why_not(problem: Problem) -> str | None:
@@ -238,39 +253,6 @@ def _scales(problem: Problem, aim: Tensor) -> QParams:
         super_scale=problem.super_scale,
     )
     return scale_search.solve(mine).qtensor.qparams
-
-
-def _chosen(found: list[QTensor], losses: Tensor, height: int) -> tuple[QTensor, Tensor]:
-    """For each row, or rows that share a scale, the choice that loses least; the first of equals."""
-    rows = losses.shape[1]
-    bands = Blocks(tuple(losses.shape), (1, height)).split(losses).sum((1, 3))
-    picks = bands.argmin(0).repeat_interleave(height)[:rows]
-    beside = (-1, *(1,) * (len(found[0].shape) - 1))
-    blocks = picks[::height].reshape(beside)
-    codes, params = found[0].codes(), found[0].qparams
-    scale, zero = params.scale, params.zero_point
-    for index, other in enumerate(found[1:], 1):
-        codes = torch.where((picks == index).reshape(beside), other.codes(), codes)
-        scale = torch.where(blocks == index, other.qparams.scale, scale)
-        moved = other.qparams.zero_point
-        if zero is not None and moved is not None:
-            zero = torch.where(blocks == index, moved, zero)
-    return QTensor.from_codes(codes, QParams(params.grid, params.block, scale, zero, params.super_scale)), picks
-
-
-def _stacked(parts: list[QTensor], shape: tuple[int, ...]) -> QTensor:
-    """Rows one under the other."""
-    params = [part.qparams for part in parts]
-    zeros = [each.zero_point for each in params if each.zero_point is not None]
-    first = params[0]
-    whole = QParams(
-        first.grid,
-        first.block,
-        torch.cat([each.scale for each in params]),
-        torch.cat(zeros) if zeros else None,
-        first.super_scale,
-    )
-    return QTensor.from_codes(torch.cat([part.codes() for part in parts]).reshape(shape), whole)
 
 
 def _facts(problem: Problem, chosen: QTensor, plain: QParams) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,15 @@ from torch import Tensor
 
 from fewbit.engine.batches import Batch, Batches
 from fewbit.engine.observing import range_observer
-from fewbit.engine.plan import ActivationPlan, Plan
+from fewbit.engine.plan import ActivationPlan, Plan, WeightPlan
 from fewbit.errors import DataError
 from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
 from fewbit.model.points import Point, Role
 from fewbit.model.view import ModelView
-from fewbit.model.watch import Watch
+from fewbit.model.watch import PRODUCTS, WINDOWS, Watch
 from fewbit.observers._base import Observer, RangeObserver, observer_class
 from fewbit.observers._finite import FiniteGuard
+from fewbit.observers.gram import GramObserver
 
 HELD_OUT_EVERY = 5
 """Of five items one is kept aside to judge what the other four suggested."""
@@ -60,9 +61,13 @@ def collect(
     tasks: dict[Point, list[_Task]] = {}
     for activation in plan.static:
         tasks.setdefault(activation.point, []).append(_range_task(activation, found))
+    windows = {w.point.layer for w in plan.weights if by_window(w)}
     for layer, names in needed(plan).items():
         if layer in points:
-            tasks.setdefault(points[layer], []).append(_inputs_task(layer, names, found))
+            task = _inputs_task(layer, [name for name in names if name != "gram" or layer not in windows], found)
+            tasks.setdefault(points[layer], []).append(task)
+        if layer in points and layer in windows:
+            tasks[points[layer]].append(_windows_task(layer, found))
     for point, watch in (extra or {}).items():
         tasks.setdefault(point, []).append(_extra_task(watch))
     guards = {point: FiniteGuard() for point in tasks}
@@ -97,6 +102,15 @@ def needed(plan: Plan) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def by_window(w: WeightPlan) -> bool:
+    """Whether the second moments that settle a weight are those of the windows its kernel meets.
+
+    A pruned convolution can make up for what is gone in all places of its kernel. Rounding looks at features alone.
+    """
+    kernel = w.point.op in (CONV, CONV_TRANSPOSE) and w.point.groups == 1
+    return kernel and w.pattern is not None and "gram" in w.algorithm.needs
+
+
 @dataclass(frozen=True)
 class _Task:
     """Who takes in what at a point."""
@@ -116,14 +130,28 @@ def _range_task(activation: ActivationPlan, found: Statistics) -> _Task:
     return _Task(observer.needs, take)
 
 
-def _inputs_task(layer: str, names: tuple[str, ...], found: Statistics) -> _Task:
+def _inputs_task(layer: str, names: Sequence[str], found: Statistics) -> _Task:
     def take(batch: Batch, item: int) -> None:
-        into = found.held_out if is_held_out(item) else found.inputs
-        observers = into.setdefault(layer, {name: observer_class(name)() for name in names})
-        for name, observer in observers.items():
-            observer.merge(batch.seen_by(name))
+        observers = _observers(found, layer, item)
+        for name in names:
+            observers.setdefault(name, observer_class(name)()).merge(batch.seen_by(name))
 
     return _Task(frozenset[str]().union(*(observer_class(name).needs for name in names)), take)
+
+
+def _windows_task(layer: str, found: Statistics) -> _Task:
+    def take(batch: Batch, item: int) -> None:
+        if PRODUCTS in batch.known:  # a convolution with a forward of its own does not say what its kernel meets
+            new = GramObserver()
+            new.load_state({"gram": batch.known[PRODUCTS], "count": batch.known[WINDOWS]})
+            _observers(found, layer, item).setdefault("gram", GramObserver()).merge(new)
+
+    return _Task(frozenset({PRODUCTS, WINDOWS}), take)
+
+
+def _observers(found: Statistics, layer: str, item: int) -> dict[str, Observer]:
+    """The observers of a layer's input, of the side that an item belongs to."""
+    return (found.held_out if is_held_out(item) else found.inputs).setdefault(layer, {})
 
 
 def _extra_task(watch: Watch) -> _Task:

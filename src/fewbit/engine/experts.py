@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fewbit.algorithms._base import Solution
 from fewbit.engine.plan import WeightPlan
 from fewbit.engine.second_moments import Gathered
 from fewbit.numerics.qtensor import QTensor
+from fewbit.numerics.sparsity import Pattern, count
 
 FEW = "few_tokens"
 """Among the facts of a weight: how many tokens it was sent, if they were too few."""
@@ -43,15 +45,28 @@ def settle_stack(
     tokens = [seen.experts[expert].tokens if expert in seen.experts else 0 for expert in range(len(weight))]
     few = [expert for expert, count in enumerate(tokens) if are_few(count, weight.shape[-1])]
     together = seen.pooled() if few else Gathered()
-    found = []
+    found, patterns = [], patterns_of_each(w.pattern, len(weight), weight[0].numel())
     for expert, matrix in enumerate(weight):
         point = replace(w.point, shape=tuple(matrix.shape), stack=0, tensor=f"{w.point.tensor}[{expert}]")
         mine = together if expert in few else seen.experts[expert]
-        found.append(settle(matrix, replace(w, point=point, block=w.block[1:]), mine))
+        one = replace(w, point=point, block=w.block[1:], pattern=patterns[expert])
+        found.append(settle(matrix, one, mine))
     facts = merged([solution.facts for solution in found])
     if few:
         facts[FEW] = [[expert, tokens[expert]] for expert in few]
     return Solution(stacked([solution.qtensor for solution in found], w.block), facts)
+
+
+def patterns_of_each(pattern: Pattern | None, experts: int, elements: int) -> list[Pattern | None]:
+    """The patterns of the matrices of a stack, as many zeros in all as that of the stack has, dealt out evenly.
+
+    >>> [each.share for each in patterns_of_each(Pattern(0.5), 2, 5)]
+    [0.6, 0.4]
+    """
+    if pattern is None or pattern.of or pattern.by_row or pattern.block != (1, 1):
+        return [pattern] * experts
+    ends = [count(pattern.share, expert * elements) for expert in range(experts + 1)]
+    return [replace(pattern, share=(stop - start) / max(1, elements)) for start, stop in pairwise(ends)]
 
 
 def stacked(experts: Sequence[QTensor], block: tuple[int, ...]) -> QTensor:
@@ -64,7 +79,7 @@ def stacked(experts: Sequence[QTensor], block: tuple[int, ...]) -> QTensor:
 
 
 def merged(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of many matrices as that of one: means of numbers, and of the rest what is said first.
+    """What is known of many matrices as that of one: means of numbers (of zeros the sum), and else what is said first.
 
     >>> merged([{"error": 0.25, "won": {"rtn": 1.0}}, {"error": 0.75, "won": {"rtn": 0.0}}])
     {'error': 0.5, 'won': {'rtn': 0.5}}
@@ -75,7 +90,7 @@ def merged(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if all(isinstance(value, dict) for value in values):
             found[name] = merged(values)
         elif all(isinstance(value, int | float) for value in values):
-            found[name] = sum(values) / len(values)
+            found[name] = sum(values) if name.startswith("zeros") else sum(values) / len(values)
         else:
             found[name] = values[0]
     return found

@@ -57,6 +57,11 @@ class Settling:
         """The weights of a block that are not settled yet."""
         return [w for w in self._left.values() if w.point.layer.startswith(f"{block}.")]
 
+    @property
+    def is_done(self) -> bool:
+        """Whether no weight is left that a layer reads something for."""
+        return all(w.point.op is EMBEDDING for w in self._left.values())
+
     def is_finished(self, w: WeightPlan) -> bool:
         """Whether a weight is settled already: by an earlier run that was stopped, or by one of the workers."""
         name = w.point.name
@@ -93,7 +98,7 @@ class Settling:
             solution = self._solved(w, seen)
             self._commit(w, solution)
         del self._left[w.point.name]
-        if is_lost(solution):
+        if w.pattern is None and is_lost(solution):
             note_lost(self._record, w, solution)
             return None
         if FEW in solution.facts:
@@ -126,7 +131,7 @@ class Settling:
         def one(matrix: Tensor, planned: WeightPlan, mine: Gathered) -> Solution:
             return settle(matrix, planned, _statistics(planned.point.layer, matrix, mine), above, mine.shared)
 
-        if seen.experts and w.pattern is None and w.block[0] == 1 and not w.grid.dtype.is_cast:
+        if seen.experts and w.block[0] == 1 and (w.pattern is not None or not w.grid.dtype.is_cast):
             return settle_stack(weight, w, seen, one)
         solution = one(weight, w, seen)
         return solution if seen.others is None else Solution(solution.qtensor, {**solution.facts, FEW: seen.others})

@@ -13,6 +13,7 @@ from torch import Tensor
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics
+from fewbit.engine.experts import merged, patterns_of_each, stacked
 from fewbit.engine.plan import ActivationPlan, Plan, WeightPlan
 from fewbit.engine.super_scales import super_scales
 from fewbit.model.points import Point, Role
@@ -33,7 +34,7 @@ def solve(view: ModelView, plan: Plan, statistics: Statistics, record: Record, p
     above = super_scales(view.read, plan.weights)
     for w in progress.track(plan.weights, total=len(plan.weights), label="weights"):
         solution = settle(view.read(w.point), w, statistics, above.get(w.point.name))
-        if is_lost(solution):
+        if w.pattern is None and is_lost(solution):
             note_lost(record, w, solution)
             continue
         put_back(view, w, solution.qtensor)
@@ -72,7 +73,7 @@ def done(w: WeightPlan) -> str:
 
 
 def is_lost(solution: Solution) -> bool:
-    """Whether the best codes there are lose more of what a layer answers than is left."""
+    """Whether the best codes there are lose more of what a layer answers than is left; zeros that are asked for may."""
     error = solution.facts.get("held_out_error", solution.facts.get("error", 0.0))
     return bool(error > _LOST)
 
@@ -109,6 +110,8 @@ def settle(
         super_scale: a scale above those of blocks that it shares with others, if there is one.
         shared: what was found out for other weights that read the same input.
     """
+    if planned.pattern is not None and planned.point.stack:
+        return _settle_each(weight, planned, statistics)
     if planned.grid.dtype.is_cast and planned.pattern is None:
         return Solution(QTensor.encode(weight, _unit(planned.grid, planned.block, weight.device)))
     seen = statistics.inputs.get(planned.point.layer, {})
@@ -127,6 +130,22 @@ def settle(
         pattern=planned.pattern,
     )
     return planned.algorithm.solve(problem, **planned.parameters)
+
+
+def _settle_each(weight: Tensor, planned: WeightPlan, statistics: Statistics) -> Solution:
+    """A stack of weights, of which each has the zeros that its pattern asks for."""
+    deep, point = planned.point.stack, planned.point
+    alone = replace(point, shape=point.shape[deep:], stack=0)
+    block, matrices = planned.block[deep:], weight.flatten(0, deep - 1)
+    patterns = patterns_of_each(planned.pattern, len(matrices), matrices[0].numel())
+    found = [
+        settle(matrix, replace(planned, point=alone, block=block, pattern=pattern), statistics)
+        for matrix, pattern in zip(matrices, patterns)
+    ]
+    joined = stacked([solution.qtensor for solution in found], (1, *block)).tensors()
+    parts = {name: x.reshape(*point.shape[:deep], *x.shape[1:]) if x.ndim else x for name, x in joined.items()}
+    facts = merged([solution.facts for solution in found])
+    return Solution(QTensor.from_tensors(planned.grid, point.shape, planned.block, parts), facts)
 
 
 def _importance(seen: Mapping[str, Observer], point: Point) -> Tensor | None:

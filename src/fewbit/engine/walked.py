@@ -23,7 +23,7 @@ from typing import Any
 
 from fewbit.data.findings import Progress
 from fewbit.engine.block_tuning import BlockTuning
-from fewbit.engine.collect import Statistics, collect
+from fewbit.engine.collect import Statistics, by_window, collect
 from fewbit.engine.journal import Journal, job_digest
 from fewbit.engine.lanes import Lanes
 from fewbit.engine.options import Options
@@ -37,6 +37,7 @@ from fewbit.engine.solve import settle_activations
 from fewbit.engine.store import Store
 from fewbit.engine.workers import Workers
 from fewbit.errors import DataError, UsageError
+from fewbit.model.ops import EXPERTS
 from fewbit.model.view import Item, ModelView
 from fewbit.model.walking import Stage, WalkingView
 from fewbit.numerics.qtensor import QTensor
@@ -44,8 +45,14 @@ from fewbit.record import Record
 
 
 def wants_walk(view: ModelView, plan: Plan, *, keeps: bool = False) -> bool:
-    """Whether second moments are to be kept, or an algorithm of the plan asks for them, and the model can be walked."""
-    return "walk" in view.can and (keeps or any("gram" in w.algorithm.needs for w in plan.weights))
+    """Whether second moments are to be kept, or an algorithm of the plan asks for them, and the model can be walked.
+
+    A walk shows features, not windows: where these are asked for, all layers are settled from one pass. It alone shows
+    what experts that are one tensor read, which matters where they are pruned.
+    """
+    experts = any(w.point.op is EXPERTS and w.pattern is not None and w.algorithm.needs for w in plan.weights)
+    asked = experts or any("gram" in w.algorithm.needs for w in plan.weights)
+    return "walk" in view.can and (keeps or (asked and not any(map(by_window, plan.weights))))
 
 
 def execute_walked(
@@ -85,7 +92,7 @@ def execute_walked(
     prepare_before_walk(view, plan, options or Options(), kept, record, progress)
     facts = {
         "config": plan.config.fingerprint,
-        "weights": [(w.point.name, dict(w.parameters), str(w.pattern)) for w in plan.weights],
+        "weights": [(w.point.name, w.algorithm.name, dict(w.parameters), str(w.pattern)) for w in plan.weights],
     }
     named = work is not None or statistics is not None or workers.count > 1
     model = view.digest() if named else ""
@@ -105,6 +112,8 @@ def execute_walked(
         rounding = RoundedInputs(settle_activations(view, plan, ranges, record))
         settling.tables()
         for block in progress.track(walk.blocks, total=len(walk.blocks), label="blocks"):
+            if settling.is_done and statistics is None:
+                break  # nobody asks what the rest of the model would read: often the head, a fifth of a small one
             # Weights are floats until the block is through: codes would be decoded at every call.
             codes: list[tuple[WeightPlan, QTensor | None]] = []
             tuning.begin(block)

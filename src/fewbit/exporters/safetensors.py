@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fewbit import registry
 from fewbit.errors import DataError, UsageError
-from fewbit.modules import huggingface, tensor_file
+from fewbit.modules import compact_file, huggingface, tensor_file
 from fewbit.modules.description import Description
 from fewbit.modules.inventory import named_modules, take
 from fewbit.modules.loading import load_folder, read_contents, read_table
@@ -28,6 +28,7 @@ def write(
     shard_bytes: int = 4 << 30,
     factory: str | None = None,
     tokenizer: Any = None,
+    compact: bool = False,
 ) -> dict[str, Any]:
     """Write a model's tensors into `fewbit.safetensors`, or into several files of at most `shard_bytes`.
 
@@ -40,6 +41,7 @@ def write(
         shard_bytes: the most bytes of tensors in one file; a larger tensor has a file of its own.
         factory: `"file.py:function"` that makes the float model; it is noted for whoever loads, and not run.
         tokenizer: a tokenizer or processor to be saved beside the model.
+        compact: leave zeros out (`fewbit.compact.safetensors`): smaller, as lossless, and not mapped but read.
     """
     if shard_bytes < 1:
         raise UsageError(f"shard_bytes={shard_bytes}", expected="a number of bytes, such as 4 << 30")
@@ -50,8 +52,12 @@ def write(
     shards = list(_shards(inventory.entries.values(), shard_bytes))
     tensors = {}
     for number, shard in enumerate(shards, start=1):
-        name = "fewbit.safetensors" if len(shards) == 1 else f"fewbit-{number:05}-of-{len(shards):05}.safetensors"
-        for key, stored in tensor_file.write(folder / name, shard).items():
+        name = "fewbit" if len(shards) == 1 else f"fewbit-{number:05}-of-{len(shards):05}"
+        if compact:
+            written = compact_file.write(folder / f"{name}{compact_file.SUFFIX}", shard)
+        else:
+            written = tensor_file.write(folder / f"{name}.safetensors", shard)
+        for key, stored in written.items():
             tensors[key] = stored.to_dict() | {"kind": inventory.kinds[key]}
     content: dict[str, Any] = {"class": type(model).__name__}
     if huggingface.is_pretrained(model):
@@ -78,7 +84,7 @@ def check(model: Any, folder: Path, manifest: Mapping[str, Any]) -> None:
     del found
     stored = read_table(manifest)
     for file in dict.fromkeys(each.file for each in stored.values()):  # one after the other: memory follows a file
-        tensors = tensor_file.read(folder, {name: each for name, each in stored.items() if each.file == file})
+        tensors = compact_file.read_files(folder, {name: each for name, each in stored.items() if each.file == file})
         # Codes that a kernel keeps in its own layout are not among the held: their hashes were taken while writing.
         faults += [name for name in tensors if name in held and not same_bits(held[name], tensors[name])]
     if faults:

@@ -25,7 +25,7 @@ class ModelView(Protocol):
     """A backend's face of one loaded model.
 
     Attributes:
-        can: the optional verbs this backend has, of `structure`, `rescale`, `shift`, `prune`; `place` for those of
+        can: the optional verbs this backend has, of `structure`, `rescale`, `shift`; `place` for those of
             `fewbit.model.placing`, `walk` for that of `fewbit.model.walking`, `rotate` for those of
             `fewbit.model.streaming`, `gradients` for those of `fewbit.model.sensing`. Verbs that no backend has yet
             (cutting a part out of a model) will be optional in the same way.
@@ -95,9 +95,6 @@ class ModelView(Protocol):
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
         """Weights: keep these codes, for every layer that uses the tensor. Activations: with these fixed scales, or on
         this grid with scales found at run time."""
-
-    def prune(self, point: Point, mask: Tensor) -> None:
-        """Set what the mask does not keep to zero, for good."""
 
     def signature(self) -> Any:
         """What says which inputs the model takes, as `Dataset.inputs` reads it."""

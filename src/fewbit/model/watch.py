@@ -18,8 +18,8 @@ from fewbit.errors import UsageError
 from fewbit.numerics.pieces import parts
 
 VALUES, LOW, HIGH, SUM, SQUARE, COUNT, SAMPLE = "values", "low", "high", "sum", "square", "count", "sample"
-TAPS, WINDOWS = "taps", "windows"
-NEEDS = (VALUES, LOW, HIGH, SUM, SQUARE, COUNT, SAMPLE, TAPS, WINDOWS)
+TAPS, WINDOWS, PRODUCTS = "taps", "windows", "products"
+NEEDS = (VALUES, LOW, HIGH, SUM, SQUARE, COUNT, SAMPLE, TAPS, WINDOWS, PRODUCTS)
 """What can be asked about the values of one item at a point, padding taken out.
 
 values   all of them, `[positions, features]`
@@ -31,6 +31,9 @@ taps     of a layer's input: for every input feature and kernel element the sum,
          output of a layer without bias is `(weight * taps).sum() / windows`, grouped as the layer is. A layer without a
          kernel has `taps` equal to `sum`. Not there for a layer whose own code decides what its kernel meets
 windows  the number of positions of the output that `taps` were summed over, int64 without axes; there if `taps` are
+products of a convolution's input: for every two places of its kernel, `[features · kernel…]` in that order, the sum,
+         over the same positions, of the product of what they are multiplied with, float32; with `windows`, and there
+         if `taps` could be; not for other layers, of which `values` say as much
 """
 
 
@@ -59,7 +62,8 @@ class Watch:
 
 
 def reductions(values: Tensor, needs: frozenset[str], sample: int = 1024, features: int = -1) -> dict[str, Tensor]:
-    """What was asked about values that are at hand; all but `taps` and `windows`, which need to know the layer.
+    """What was asked about values that are at hand; all but `taps`, `windows` and `products`, which need to know
+    the layer.
 
     Args:
         values: float, any shape with at least one position.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fewbit import registry
 from fewbit.data.randomness import Loan
 from fewbit.errors import DataError, UsageError
-from fewbit.modules import huggingface, tensor_file
+from fewbit.modules import compact_file, huggingface
 from fewbit.modules.description import Description, read_dtype, read_sides, table
 from fewbit.modules.inventory import KINDS
 from fewbit.modules.manifest import is_inside
@@ -75,7 +75,7 @@ def read_contents(folder: Path, manifest: Mapping[str, Any], *, verify: bool = T
         if known.dtype is not part.dtype or known.shape != tuple(part.shape):
             found, wanted = f"{known.dtype} {list(known.shape)}", f"{part.dtype} {list(part.shape)}"
             raise _fault(f"{name} is {found}, and its grid and shape ask for {wanted}", f"tensors.{name}")
-    tensors = tensor_file.read(folder, stored, verify=verify)
+    tensors = compact_file.read_files(folder, stored, verify=verify)
     every = {name: tensors[first] for name, first in names.items()}
     return Contents(description, every, {name: kinds[first] for name, first in names.items()})
 

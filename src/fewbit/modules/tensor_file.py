@@ -113,7 +113,7 @@ def write(path: Path, entries: Iterable[Entry], *, format: str = "fewbit", hashe
             file.seek(8 + len(text) + begin)
             found = hashlib.sha256()
             for piece in (entry.read(),) if entry.pieces is None else entry.pieces():
-                content = _bytes(piece)
+                content = plain_bytes(piece)
                 begin += content.nbytes
                 file.write(content)
                 if hashed:
@@ -143,7 +143,7 @@ def read(folder: Path, table: Mapping[str, Stored], *, verify: bool = True) -> d
 
 def digest(tensor: Tensor) -> str:
     """The SHA-256 of a tensor's bytes."""
-    return hashlib.sha256(_bytes(tensor)).hexdigest()
+    return hashlib.sha256(plain_bytes(tensor)).hexdigest()
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -157,7 +157,7 @@ def _read_file(path: Path, wanted: Mapping[str, Stored], verify: bool) -> dict[s
         raise DataError(f"the file {path.name} is missing", code="file-missing", where=path.parent)
     try:
         with library.safe_open(path, framework="pt", device="cpu") as file:
-            _compare_names(path, set(file.keys()), set(wanted))
+            compare_names(path, set(file.keys()), set(wanted))
             tensors = {name: file.get_tensor(name) for name in wanted}
     except DataError:
         raise
@@ -169,10 +169,11 @@ def _read_file(path: Path, wanted: Mapping[str, Stored], verify: bool) -> dict[s
             expected="the file as it was exported",
             try_="copy it again from where it was exported",
         ) from error
-    return {name: _checked(path, name, tensors[name], stored, verify) for name, stored in wanted.items()}
+    return {name: checked(path, name, tensors[name], stored, verify) for name, stored in wanted.items()}
 
 
-def _compare_names(path: Path, have: set[str], want: set[str]) -> None:
+def compare_names(path: Path, have: set[str], want: set[str]) -> None:
+    """Refuse a file with tensors that a table does not list, or without some that it does."""
     for what, names in (("lacks", want - have), ("has unknown", have - want)):
         if names:
             shown = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -184,7 +185,8 @@ def _compare_names(path: Path, have: set[str], want: set[str]) -> None:
             )
 
 
-def _checked(path: Path, name: str, tensor: Tensor, stored: Stored, verify: bool) -> Tensor:
+def checked(path: Path, name: str, tensor: Tensor, stored: Stored, verify: bool) -> Tensor:
+    """A tensor of a file, when it is what a table says."""
     where = f"{path}: {name}"
     if stored.dtype not in NAMES:
         raw_bytes = prod(stored.shape) * stored.dtype.itemsize
@@ -212,7 +214,7 @@ def _empty(stored: Stored) -> Tensor:
     return torch.empty(stored.shape, dtype=stored.dtype)
 
 
-def _bytes(tensor: Tensor) -> Any:
+def plain_bytes(tensor: Tensor) -> Any:
     """A tensor's bytes as a buffer that shares its memory where it can."""
     return _as_bytes(tensor).numpy()
 

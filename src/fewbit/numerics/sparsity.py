@@ -29,7 +29,7 @@ class Pattern:
         keep: N of N:M.
         of: M of N:M; 0 if elements are free.
         block: elements that are zero together or not at all, `(out, in)`; `(1, 1)` if each is for itself.
-        by_row: whether every output has the same share; if not, the weight as a whole has it.
+        by_row: whether every output (every row of blocks) has the same share; if not, the weight as a whole has it.
 
     Raises:
         UsageError: a share outside 0 to 1, an N above its M, a block and N:M at once.
@@ -45,10 +45,12 @@ class Pattern:
     by_row: bool = False
 
     def __post_init__(self) -> None:
+        if self.of:
+            object.__setattr__(self, "share", 1 - self.keep / self.of)
+        if min(self.keep, self.of) < 0 or self.keep > self.of:
+            raise UsageError(f"{self.keep}:{self.of}", where="pattern", expected="N:M that keeps N of M, N up to M")
         if not 0 <= self.share <= 1:
             raise UsageError(f"a share of {self.share!r}", where="sparsity", expected="a number from 0 to 1")
-        if self.of and not 0 <= self.keep <= self.of:
-            raise UsageError(f"{self.keep}:{self.of}", where="pattern", expected="N:M that keeps N of M, N up to M")
         if self.of and self.block != (1, 1):
             raise UsageError("N:M of blocks", where="pattern", expected="N:M, or blocks such as 1x4")
         if min(self.block) < 1:
@@ -62,10 +64,14 @@ class Pattern:
             UsageError: words that mean nothing; no share where one is needed, or one that N:M does not have.
         """
         if not isinstance(structure, str):
+            if share is not None and share != structure:
+                raise UsageError(f"shares of {structure!r} and {share!r}", where="sparsity", expected="one of the two")
             return cls(float(structure), by_row=by_row)
         if found := re.fullmatch(r"(\d+):(\d+)", structure):
             keep, of = map(int, found.groups())
-            own = 1 - keep / of if of else 0.0
+            if not of:
+                raise UsageError(f"{structure}", where="pattern", expected="N:M that keeps N of M, M above zero")
+            own = 1 - keep / of
             if share is not None and abs(share - own) > 1e-6:
                 raise UsageError(
                     f"{structure} with a share of {share:g}", where="pattern", expected=f"no share: {own:g} are zero"
@@ -103,9 +109,10 @@ def kept(scores: Tensor, pattern: Pattern) -> Tensor:
     """The elements that are kept: those whose scores are the highest.
 
     Args:
-        scores: `[out, in]` or `[out, in, kernel…]`; N:M and blocks go along the input of each kernel element.
-        pattern: how many, and which together. A block at the edge may be smaller; N:M needs inputs that M divides, or
-            keeps what is left over.
+        scores: `[out, in]` or `[out, in, kernel…]`, none below zero. N:M and blocks go along the input, those of each
+            element of a kernel for itself; an output is all that is multiplied for it.
+        pattern: how many, and which together. A block at the edge may be smaller; N:M keeps the inputs that are left
+            over where M does not divide them.
 
     Returns:
         True where an element is kept, of the shape of the scores.
@@ -113,33 +120,51 @@ def kept(scores: Tensor, pattern: Pattern) -> Tensor:
     >>> kept(torch.tensor([[1.0, 1.0, 1.0, 1.0]]), Pattern(0.5))
     tensor([[ True,  True, False, False]])
     """
-    if scores.ndim > 2:  # the input last, kernel elements like outputs
-        apart = scores.movedim(1, -1)
-        return kept(apart.reshape(-1, apart.shape[-1]), pattern).reshape(apart.shape).movedim(-1, 1)
     if pattern.of:
-        return _of_each(scores, pattern.keep, pattern.of)
+        apart = scores.movedim(1, -1)  # the input last
+        return _of_each(apart.reshape(-1, apart.shape[-1]), pattern).reshape(apart.shape).movedim(-1, 1)
     if pattern.block != (1, 1):
-        blocks = Blocks(tuple(scores.shape), pattern.block)
-        sums = blocks.split(scores).sum((1, 3))
-        chosen = kept(sums, Pattern(pattern.share, by_row=pattern.by_row))
-        tall, wide = pattern.block
-        return chosen.repeat_interleave(tall, 0).repeat_interleave(wide, 1)[: scores.shape[0], : scores.shape[1]]
-    if pattern.by_row:
-        return _highest(scores, scores.shape[1] - count(pattern.share, scores.shape[1]))
-    flat = _highest(scores.reshape(1, -1), scores.numel() - count(pattern.share, scores.numel()))
-    return flat.reshape(scores.shape)
+        return _in_blocks(scores, pattern)
+    rows = scores.reshape((len(scores), -1) if pattern.by_row else (1, -1))
+    return highest(rows, rows.shape[1] - count(pattern.share, rows.shape[1])).reshape(scores.shape)
 
 
-def _of_each(scores: Tensor, keep: int, of: int) -> Tensor:
+def highest(scores: Tensor, keep: int) -> Tensor:
+    """The highest so many of each row, the first of equals; a bool `[rows, columns]`.
+
+    >>> highest(torch.tensor([[3.0, 1.0, 3.0, 3.0]]), 2)
+    tensor([[ True, False,  True, False]])
+    """
+    if keep >= scores.shape[1]:
+        return torch.ones_like(scores, dtype=torch.bool)
+    if keep <= 0 or not len(scores):
+        return torch.zeros_like(scores, dtype=torch.bool)
+    if scores.device.type != "cpu":  # where sorting is fast, and selecting goes one row at a time
+        order = torch.argsort(scores, dim=1, descending=True, stable=True)
+        return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order[:, :keep], True)
+    least = scores.kthvalue(scores.shape[1] - keep + 1, dim=1, keepdim=True).values
+    above, equal = scores > least, scores == least
+    room = keep - above.sum(1, keepdim=True)
+    if bool((equal.sum(1, keepdim=True) > room).any()):
+        equal &= equal.cumsum(1, dtype=torch.int32) <= room
+    return above | equal
+
+
+def _of_each(scores: Tensor, pattern: Pattern) -> Tensor:
     rows, width = scores.shape
-    whole = width // of * of
+    whole = width // pattern.of * pattern.of
     found = torch.ones_like(scores, dtype=torch.bool)
     if whole:
-        found[:, :whole] = _highest(scores[:, :whole].reshape(-1, of), keep).reshape(rows, whole)
+        groups = scores[:, :whole].reshape(-1, pattern.of)
+        found[:, :whole] = highest(groups, pattern.keep).reshape(rows, whole)
     return found
 
 
-def _highest(scores: Tensor, keep: int) -> Tensor:
-    """The highest of each row, the first of equals."""
-    order = torch.argsort(scores, dim=1, descending=True, stable=True)
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order[:, :keep], True)
+def _in_blocks(scores: Tensor, pattern: Pattern) -> Tensor:
+    outputs, inputs, *kernel = scores.shape
+    sides = (*pattern.block, *(1,) * len(kernel))
+    blocks = Blocks(tuple(scores.shape), sides)
+    sums = blocks.split(scores).sum(tuple(range(1, 2 * scores.ndim, 2)))
+    chosen = kept(sums, Pattern(pattern.share, by_row=pattern.by_row))
+    whole = chosen.repeat_interleave(sides[0], 0).repeat_interleave(sides[1], 1)
+    return whole[:outputs, :inputs]

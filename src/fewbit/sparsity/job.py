@@ -17,7 +17,7 @@ class Job:
 
     Args:
         mode: `one-shot`, `training-aware` or `sparse-transfer`.
-        use_case: a member of `use_cases`.
+        use_case: a `UseCase`, read from a member of `use_cases`.
         task: the task of `fewbit.tuning` that it trains and measures by; none where there is none.
         dense: the model as it was given, which shows what is wanted; never changed.
         data: what the user gave, as `finetune` takes it: a path, a `DatasetConfig`, a `Dataset`, a loader.
@@ -28,6 +28,12 @@ class Job:
         progress: shows how far it is.
         work: a folder for what is finished, from which the same call goes on if it is stopped; none if nothing is kept.
         options: more that the user said, by name: `batch_size`, `seqlen`, `device` ….
+        teacher: a model that shows how it is done, if the user named one; none otherwise.
+        metric: the number that results are judged by, one of the task's: `accuracy`, `map`, `loss` …; none if no task.
+        classes: the names of the classes in the order of their numbers, if the data has any.
+        preprocessing: what is done to a row before the model sees it, as JSON values.
+        home: where the model was opened from: its folder or file, or `"file.py:function"`; none if it was an object.
+        factory: `"file.py:function"` that builds the model, if there is one.
     """
 
     mode: str
@@ -42,3 +48,9 @@ class Job:
     progress: Progress = field(default_factory=Progress)
     work: Path | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    teacher: Any = None
+    metric: str | None = None
+    classes: list[str] | None = None
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    home: str | None = None
+    factory: str | None = None

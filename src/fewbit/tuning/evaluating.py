@@ -13,7 +13,10 @@ from torch import nn
 from fewbit.tuning.calling import run, to_device
 from fewbit.tuning.feeding import Feed
 from fewbit.tuning.machine import Machine
-from fewbit.tuning.tasks._base import Metric
+from fewbit.tuning.tasks._base import Best, Metric
+
+_SMALLER = ("loss", "perplexity")
+"""The numbers of tasks that are the better the smaller they are."""
 
 
 class Evaluator:
@@ -55,6 +58,21 @@ class Evaluator:
         losses.merge(parts for parts, _ in gathered)
         metric.merge(parts for _, parts in gathered)
         return {"loss": losses.sums["loss"] / max(1.0, losses.sums["count"]), **metric.result()}
+
+
+def judged_by(task: Any, name: str | None) -> Best:
+    """The number that evaluations are compared by, and which way is better.
+
+    Args:
+        task: what the model is to do.
+        name: one of its numbers; its own choice if none.
+
+    >>> from fewbit.tuning.tasks import image_classification
+    >>> judged_by(image_classification, None), judged_by(image_classification, "loss")
+    (('accuracy', 'max'), ('loss', 'min'))
+    """
+    best: Best = task.METRIC.BEST
+    return best if name is None else (name, "min" if name in _SMALLER else "max")
 
 
 def is_better(numbers: tuple[float, float], than: tuple[float, float] | None, direction: str) -> bool:

@@ -36,6 +36,7 @@ from fewbit.tuning.opening import Data, as_config, for_model, open_data
 from fewbit.tuning.options import Options
 from fewbit.tuning.plots import write_plots
 from fewbit.tuning.precision import narrow, widen
+from fewbit.tuning.pruning import Pruning
 from fewbit.tuning.running import Parts, made_for_training, run_loop
 from fewbit.tuning.task_feed import for_task
 from fewbit.tuning.tasks._base import classes_of
@@ -56,6 +57,7 @@ def finetune(
     resume: bool = True,
     progress: Progress | None = None,
     factory: str | None = None,
+    pruning: Pruning | None = None,
     **options: Any,
 ) -> nn.Module:
     """Train a model on data.
@@ -77,6 +79,7 @@ def finetune(
         resume: go on with the run that is in the output; if not, it is deleted.
         progress: shows how far it is.
         factory: `"file.py:function"` that builds a model that is not of Hugging Face's.
+        pruning: takes weights out on the way, as `fewbit.sparsity.gradual.Gradual` does.
         options: see `fewbit.tuning.options.Options`: `epochs`, `lr`, `batch_size`, `precision` ….
 
     Returns:
@@ -127,7 +130,9 @@ def finetune(
             world=machine.world,
         )
         settings = replace(settings, precision=machine.precision, batch_size=found.batch_size)
-        job = Job(machine, settings, found, method, how, teacher, folder, resume, progress or Progress(), factory)
+        job = Job(
+            machine, settings, found, method, how, teacher, folder, resume, progress or Progress(), factory, pruning
+        )
         return job.run(model, task, copied=opened)
 
 
@@ -149,6 +154,7 @@ class Job:
     resume: bool
     progress: Progress
     factory: str | None
+    pruning: Pruning | None
 
     def run(self, model: nn.Module, task: str | None, *, copied: bool) -> nn.Module:
         """Check, train, write."""
@@ -201,7 +207,7 @@ class Job:
         writes = self.folder if self.machine.is_first else None
         resumed = None if checkpoint is None else checkpoints.step_of(checkpoint)
         log = MetricsLog(writes, tensorboard=self.options.tensorboard, resumed=resumed)
-        parts = Parts(self.machine, self.options, self.data, task, self.how, log, kept, self.progress)
+        parts = Parts(self.machine, self.options, self.data, task, self.how, log, kept, self.progress, self.pruning)
         try:
             trained = run_loop(parts, model, objective, checkpoint, record)
         finally:
@@ -235,6 +241,7 @@ class Job:
             "options": self.options.what_matters(),
             "model": model_digest(model),
             "teacher": None if self.teacher is None else model_digest(self.teacher),
+            "pruning": None if self.pruning is None else self.pruning.facts(),
             "data": self.data.train.fingerprint(),
             "validation": None if self.data.validation is None else self.data.validation.fingerprint(),
         }

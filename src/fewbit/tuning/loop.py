@@ -2,7 +2,7 @@
 """The loop: steps, and from time to time numbers, an evaluation, a checkpoint; until all is done or nothing improves.
 
 ```
-run ─▶ _resume ─▶ epochs ─▶ Stepper.run(part)… ─▶ Stepper.finish ─▶ _log ─▶ _evaluate ─▶ _save
+run ─▶ _resume ─▶ epochs ─▶ Stepper.run(part)… ─▶ Stepper.finish ─▶ _prune ─▶ _log ─▶ _evaluate ─▶ _save
 ```
 """
 
@@ -18,14 +18,16 @@ import torch
 from torch import nn
 
 from fewbit.data.findings import Progress
-from fewbit.errors import DataError
+from fewbit.errors import DataError, UsageError
 from fewbit.tuning import checkpoints, randomness, state
 from fewbit.tuning.checkpoints import Checkpoints
 from fewbit.tuning.evaluating import Evaluator, is_better
 from fewbit.tuning.feeding import Feed
 from fewbit.tuning.machine import Machine
+from fewbit.tuning.masks import Masks
 from fewbit.tuning.metrics_log import MetricsLog
 from fewbit.tuning.options import Options
+from fewbit.tuning.pruning import Pruning
 from fewbit.tuning.schedules import factor
 from fewbit.tuning.stepping import Stepper, Told
 
@@ -87,6 +89,9 @@ class Loop:
         log: takes the numbers.
         kept: the checkpoints; none to keep none.
         progress: shows how far it is.
+        unit: what sums are divided by on their way back; see `Stepper`.
+        pruning: takes weights out on the way; a model counts as the best only when it has taken out all.
+        masks: the zeros that hold; with `pruning` they are in checkpoints.
     """
 
     machine: Machine
@@ -102,6 +107,8 @@ class Loop:
     kept: Checkpoints | None = None
     progress: Progress = field(default_factory=Progress)
     unit: float = 1.0
+    pruning: Pruning | None = None
+    masks: Masks | None = None
     place: Place = field(default_factory=Place)
     before: dict[str, float] | None = None
     after: dict[str, float] | None = None
@@ -119,6 +126,8 @@ class Loop:
         if self.evaluator is not None and place.judged is None:
             self._judge()
             self.before = self.after
+        if place.step == 0:
+            self._prune()
         self.model.train()
         while place.step < self.total and not place.done:
             if not self._epoch():
@@ -142,10 +151,13 @@ class Loop:
             if not part.last:
                 continue
             rate = self.options.lr * factor(self.options.schedule, place.step, self.total, self.options.warmup)
+            if self.pruning is not None:
+                self.pruning.see(place.step + 1, self.total)
             told = self.stepper.finish(rate)
             place.step, place.offset = place.step + 1, place.offset + 1
             self._pending.append(_Pending(place.step, place.epoch, rate, told, tuple(items)))
             items = []
+            self._prune()
             ends = place.step == self.total
             if len(self._pending) >= self.options.log_every:
                 self._flush()
@@ -162,6 +174,16 @@ class Loop:
         if self.options.save_every is None and found:
             self._save()
         return found or place.offset > 0
+
+    def _prune(self) -> None:
+        """Let the masks grow, weights and the optimizer's memory with them."""
+        if self.pruning is None or self.masks is None:
+            return
+        sparsity = self.pruning.at(self.place.step, self.total)
+        if sparsity is not None:
+            self.masks.apply_weights(self.optimizer)
+            self._flush()
+            self.log.write([{"kind": "prune", "step": self.place.step, "sparsity": sparsity}])
 
     def _flush(self) -> None:
         """Fetch the numbers of the steps since the last time, all at once."""
@@ -210,6 +232,10 @@ class Loop:
             return
         place, (name, direction) = self.place, self.judged_by
         self.after, place.judged = self._evaluate(), place.step
+        if name not in self.after:
+            raise UsageError(f"an evaluation has no number {name!r}", where="judge_by", expected=", ".join(self.after))
+        if self.pruning is not None and (place.step == 0 or not self.pruning.is_done(place.step, self.total)):
+            return  # with more weights than it will have it is no rival of the later ones
         numbers = (self.after[name], self.after["loss"])
         if is_better(numbers, place.best, direction):
             place.best, place.best_step, place.waited = numbers, place.step, 0
@@ -241,6 +267,8 @@ class Loop:
             return
         self._flush()
         tensors = state.learned(self._inner) | state.moments(self._inner, self.optimizer)
+        if self.pruning is not None and self.masks is not None:
+            tensors |= state.masks(self.masks)
         random_states = self.machine.gather(randomness.take())
         if self.machine.is_first:
             more = {
@@ -259,6 +287,8 @@ class Loop:
         """Go on from a checkpoint; what could not be taken over, in words."""
         state.learn(self._inner, tensors)
         state.set_moments(self._inner, self.optimizer, tensors)
+        if self.pruning is not None and self.masks is not None:
+            state.set_masks(self._inner, self.masks, tensors)
         self.place = Place(**found["place"])
         self.place.best = None if self.place.best is None else (self.place.best[0], self.place.best[1])
         self.before, self.after = found["before"], found["after"]

@@ -96,6 +96,20 @@ class Masks:
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     value.masked_fill_(pruned, 0)
 
+    def pruned(self, name: str) -> Tensor | None:
+        """The elements of a parameter that are pruned; none where nothing is."""
+        return self._pruned[name][1] if name in self._pruned else None
+
+    def prune(self, name: str, parameter: nn.Parameter, pruned: Tensor) -> None:
+        """Hold other elements of a parameter from now on.
+
+        Args:
+            name: of the parameter.
+            parameter: itself.
+            pruned: the whole of it, wherever parts of the parameter are; true for what is zero for good.
+        """
+        self._pruned[name] = parameter, _like(pruned, parameter)
+
     def state_dict(self) -> dict[str, Tensor]:
         """The pruned elements by name, for a checkpoint: a weight may pass through zero and is not pruned by that."""
         return {name: pruned for name, (_, pruned) in self._pruned.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of a run, one JSON line each: only ever appended to, so that nothing that was seen is lost.
 
-A line is `{"kind": "step", "step": 12, "loss": …}`, or of kind `eval` or `resume`. A run that was killed had lines
-after its last checkpoint; the `resume` line says from which step they count no more.
+A line is `{"kind": "step", "step": 12, "loss": …}`, or of kind `eval`, `prune` or `resume`. A run that was killed had
+lines after its last checkpoint; the `resume` line says from which step they count no more.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class Options:
         eval_batches: of the validation data at most so many batches; all if not said.
         patience: stop after so many evaluations that brought nothing better.
         keep_best: return the weights of the best evaluation, and not the last ones.
+        judge_by: the number that says which evaluation is the best, such as `loss`; the task's own if not said.
         save_every: steps from one checkpoint to the next; one an epoch if not said.
         keep: how many checkpoints stay.
         log_every: steps whose numbers are fetched from the accelerator at once.
@@ -126,6 +127,7 @@ class Options:
     eval_batches: int | None = _count(None)
     patience: int | None = _count(None)
     keep_best: bool = _switch(True)
+    judge_by: str | None = _key(None, "a number of the task, or none", lambda v: v is None or isinstance(v, str))
     save_every: int | None = _count(None)
     keep: int = _count(1)
     log_every: int = _count(10)

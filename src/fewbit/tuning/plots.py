@@ -33,7 +33,7 @@ def write_plots(lines: Sequence[Line], folder: Path) -> list[Path]:
         for name, value in line.items():
             if name in ("kind", "step", "epoch", "seconds", "tokens") or not isinstance(value, int | float):
                 continue
-            series = "train" if line["kind"] == "step" else "validation"
+            series = "train" if line["kind"] in ("step", "prune") else "validation"
             if math.isfinite(value):
                 curves.setdefault(name, {}).setdefault(series, []).append((line["step"], value))
     folder.mkdir(parents=True, exist_ok=True)

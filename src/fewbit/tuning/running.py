@@ -20,7 +20,7 @@ from fewbit.record import Record
 from fewbit.tuning import checkpoints, state
 from fewbit.tuning.calling import to_device
 from fewbit.tuning.checkpoints import Checkpoints
-from fewbit.tuning.evaluating import Evaluator
+from fewbit.tuning.evaluating import Evaluator, judged_by
 from fewbit.tuning.feeding import Feed, Part
 from fewbit.tuning.first_look import try_out
 from fewbit.tuning.loop import Loop
@@ -30,6 +30,7 @@ from fewbit.tuning.methods._base import Objective, decayed
 from fewbit.tuning.metrics_log import MetricsLog
 from fewbit.tuning.opening import Data
 from fewbit.tuning.options import Options
+from fewbit.tuning.pruning import Pruning
 from fewbit.tuning.stepping import Stepper, unit_for
 from fewbit.tuning.tasks._base import NOTHING
 
@@ -46,6 +47,7 @@ class Parts:
     log: MetricsLog
     kept: Checkpoints | None
     progress: Progress
+    pruning: Pruning | None = None
 
 
 def run_loop(
@@ -94,6 +96,9 @@ def run_loop(
         record.note(
             "zeros-held", f"weights that are zero stay zero in {len(masks)} matrices, such as {next(iter(masks))}"
         )
+    if parts.pruning is not None:
+        masks = Masks({}) if masks is None else masks
+        parts.pruning.begin(model, masks)
     stepper = Stepper(machine, shared, optimizer, objective, parts.method, options, unit, masks)
     evaluator = None
     if parts.data.validation is not None:
@@ -105,13 +110,15 @@ def run_loop(
         stepper,
         parts.data.train,
         evaluator,
-        parts.task.METRIC.BEST,
+        judged_by(parts.task, options.judge_by),
         options,
         total,
         parts.log,
         parts.kept,
         parts.progress,
         unit,
+        parts.pruning,
+        masks,
     )
     if checkpoint is not None:
         note = loop.resume(tensors, found)
@@ -189,6 +196,7 @@ def facts_of(loop: Loop, model: nn.Module, learning: list[nn.Parameter]) -> dict
         "after": loop.after,
         "loss": [[line["step"], line["loss"]] for line in steps],
         "evaluations": [{k: v for k, v in line.items() if k != "kind"} for line in loop.log.of("eval")],
+        "sparsity": [[line["step"], line["sparsity"]] for line in loop.log.of("prune")],
         "seconds": place.seconds,
         "tokens": place.tokens,
         "tokens_per_second": place.tokens / place.seconds if place.seconds else None,

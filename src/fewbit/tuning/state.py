@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has learned, as tensors by name: weights, buffers, the optimizer's moments; out of a model and back."""
+"""What a run has learned, as tensors by name: weights, buffers, moments, masks; out of a model and back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from fewbit.errors import DataError
 from fewbit.modules.quantized import Quantized
+from fewbit.tuning.masks import Masks
 
-_WEIGHT, _BUFFER, _MOMENT = "weight/", "buffer/", "optimizer/"
+_WEIGHT, _BUFFER, _MOMENT, _MASK = "weight/", "buffer/", "optimizer/", "mask/"
 
 
 def learned(model: nn.Module) -> dict[str, Tensor]:
@@ -35,7 +36,7 @@ def learn(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     _put_parts_back(model)
     own: dict[str, Tensor] = {f"{_WEIGHT}{name}": each for name, each in model.named_parameters() if each.requires_grad}
     own |= {f"{_BUFFER}{name}": each for name, each in _buffers(model)}
-    given = {name: each for name, each in tensors.items() if not name.startswith(_MOMENT)}
+    given = {name: each for name, each in tensors.items() if not name.startswith((_MOMENT, _MASK))}
     differs = sorted(own.keys() ^ given.keys())
     differs += [name for name in own.keys() & given.keys() if own[name].shape != given[name].shape]
     if differs:
@@ -71,6 +72,18 @@ def set_moments(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Te
         shaped = value.shape == parameter.shape and value.ndim > 0
         made = _like(value, parameter).clone() if shaped else value.to(parameter.device)
         optimizer.state[parameter][kind] = made
+
+
+def masks(held: Masks) -> dict[str, Tensor]:
+    """The elements that are zero for good, by the names of parameters, whole."""
+    return {f"{_MASK}{name}": _whole(pruned) for name, pruned in held.state_dict().items()}
+
+
+def set_masks(model: nn.Module, held: Masks, tensors: Mapping[str, Tensor]) -> None:
+    """Put what `masks` gave into the masks of the same model, in place."""
+    _put_parts_back(model)
+    found = {key.removeprefix(_MASK): pruned for key, pruned in tensors.items() if key.startswith(_MASK)}
+    held.load_state_dict(found, model)
 
 
 def _put_parts_back(model: nn.Module) -> None:

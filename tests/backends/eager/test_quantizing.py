@@ -7,7 +7,6 @@ from torch import nn
 from fewbit.backends.eager.view import EagerView
 from fewbit.errors import UsageError
 from fewbit.model.points import Role
-from fewbit.modules.quantized import get_weight
 from fewbit.numerics.blocks import QSchemeType
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
@@ -146,25 +145,6 @@ def test_what_does_not_fit_is_refused():
         view.quantize(replace(point(view, "0:input"), layer="1.out_proj"), Grid(Dtype.int8))
     with pytest.raises(UsageError, match="no layer 'nope'"):
         view.read(replace(weight, layer="nope"))
-
-
-def test_pruning_floats_and_codes():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 4), nn.ConvTranspose1d(6, 4, 3))
-    view = EagerView(model)
-    for name in ("0.weight", "1.weight"):
-        weight = point(view, name)
-        before, mask = view.read(weight).clone(), torch.rand(weight.shape) > 0.5
-        view.prune(weight, mask)
-        torch.testing.assert_close(view.read(weight), before * mask)
-        view.quantize(weight, codes(view.read(weight)))
-        held = get_weight(model.get_submodule(weight.layer), "weight")
-        assert (held.codes()[~mask] == 0).all()
-        less = mask & (torch.rand(weight.shape) > 0.5)
-        view.prune(weight, less)
-        after = get_weight(model.get_submodule(weight.layer), "weight")
-        assert torch.equal(after.codes(), torch.where(less, held.codes(), 0))
-        assert torch.equal(after.scale, held.scale)
 
 
 def test_a_device_that_is_not_the_cpu_keeps_quantizers_with_their_layer():

@@ -17,7 +17,7 @@ from fewbit.backends.eager.showing import Reader, Shown
 from fewbit.errors import UsageError
 from fewbit.model.ops import CACHE
 from fewbit.model.points import Point, Role
-from fewbit.model.watch import TAPS, Watch
+from fewbit.model.watch import PRODUCTS, TAPS, Watch
 from fewbit.modules.coded import first_argument
 
 
@@ -103,7 +103,7 @@ class Run:
             return
         try:
             found = shown.tell(watch.needs, watch.sample, reader)
-            if TAPS in watch.needs - found.keys():
+            if {TAPS, PRODUCTS} & (watch.needs - found.keys()):
                 self._note(point.layer, "what its kernel meets is not known: its class has a forward of its own")
             watch.take(found, self._item)
         except BaseException as error:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fewbit.backends.eager.catalogue import Layer
 from fewbit.backends.eager.padding import Positions
-from fewbit.backends.eager.windows import computes_as_torch, taps_of
+from fewbit.backends.eager.windows import computes_as_torch, products_of, taps_of
 from fewbit.model.ops import CONV, CONV_TRANSPOSE
-from fewbit.model.watch import COUNT, SAMPLE, SUM, TAPS, WINDOWS, reductions
+from fewbit.model.watch import COUNT, PRODUCTS, SAMPLE, SUM, TAPS, WINDOWS, reductions
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,13 @@ class Reader:
     layer: Layer
     output_size: Sequence[int] | None = None
 
-    def taps(self, x: Tensor) -> dict[str, Tensor]:
+    def meets(self, x: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
         """What the kernel of a convolution meets; nothing where only its own forward knows."""
         module = self.layer.module
-        return taps_of(module, x, self.output_size) if computes_as_torch(module) else {}
+        if not computes_as_torch(module):
+            return {}
+        found = taps_of(module, x, self.output_size) if needs - {PRODUCTS} else {}
+        return found | (products_of(module, x, self.output_size) if PRODUCTS in needs else {})
 
 
 class Shown:
@@ -66,13 +69,13 @@ class Shown:
         Args:
             needs: what.
             sample: how many values a sample is to hold.
-            reader: the layer that reads it; without one `taps` are not known.
+            reader: the layer that reads it; without one `taps` and `products` are not known.
         """
-        own = needs & {TAPS, WINDOWS}
+        own = needs & {TAPS, WINDOWS, PRODUCTS}
         if reader is None or not own:
             return self._reduced(needs - own, sample)
         if reader.layer.op in (CONV, CONV_TRANSPOSE):
-            return self._reduced(needs - own, sample) | reader.taps(self._x)
+            return self._reduced(needs - own, sample) | reader.meets(self._x, own)
         found = self._reduced(needs - own | {SUM, COUNT}, sample)
         return found | {TAPS: found[SUM], WINDOWS: found[COUNT]}
 

@@ -42,7 +42,7 @@ from fewbit.model.structure import Structure
 from fewbit.model.watch import Watch
 from fewbit.modules.activation import ActivationQuantizer
 from fewbit.modules.fast_paths import close_fast_path
-from fewbit.modules.quantized import Quantized, clear_weight, float_weight, get_weight, make_quantized, set_weight
+from fewbit.modules.quantized import Quantized, clear_weight, float_weight, make_quantized, set_weight
 from fewbit.modules.tensor_file import digest as tensor_digest
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
@@ -55,11 +55,11 @@ class EagerView:
     """A module tree under the verbs of `ModelView`.
 
     Args:
-        model: the module. Looking changes nothing; `write`, `rescale`, `shift`, `quantize` and `prune` change it in
-            place. What else changes the module tree (another layer in the place of one) calls for a new view.
+        model: the module. Looking changes nothing; `write`, `rescale`, `shift` and `quantize` change it in place.
+            What else changes the module tree (another layer in the place of one) calls for a new view.
     """
 
-    can = frozenset({"structure", "rescale", "shift", "prune", "walk", "gradients", "rotate"})
+    can = frozenset({"structure", "rescale", "shift", "walk", "gradients", "rotate"})
 
     def __init__(self, model: nn.Module):
         self._model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
@@ -241,16 +241,6 @@ class EagerView:
                 f"{point.name} cannot be quantized by a {type(how).__name__}",
                 expected="codes for a weight, scales or a grid for an activation",
             )
-
-    def prune(self, point: Point, mask: Tensor) -> None:
-        """Set what the mask does not keep to zero, for good."""
-        layer, _ = self._slot(point)
-        kept = torch.where(mask.bool(), self.read(point), 0)
-        if isinstance(layer.module, Quantized) and point.tensor in layer.module.coded:
-            codes = get_weight(layer.module, point.tensor)
-            self.quantize(point, QTensor.encode(kept, codes.qparams))
-        else:
-            self.write(point, kept)
 
     def signature(self) -> nn.Module:
         """The module: its forward says what it takes."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fewbit.backends.graph.adding import END
 from fewbit.backends.graph.layers import Layer
 from fewbit.model.ops import CONV_TRANSPOSE
 from fewbit.model.taps import Reach, conv_reach, transposed_reach, windows
+from fewbit.model.windows import conv_meets, transposed_meets
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,13 @@ class Axis:
         if self.transposed:
             return transposed_reach(length, self.kernel, self.windows(length), self.stride, self.dilation, pads[0])
         return conv_reach(length, self.kernel, self.stride, self.dilation, pads)
+
+    def meets(self, length: int) -> Tensor:
+        """The same window by window; see `fewbit.model.windows`."""
+        pads = self._pads(length)
+        if self.transposed:
+            return transposed_meets(length, self.kernel, self.windows(length), self.stride, self.dilation, pads[0])
+        return conv_meets(length, self.kernel, self.stride, self.dilation, pads)
 
     def _natural(self, length: int) -> int:
         """The length of a transposed convolution's output before anything is cut off."""

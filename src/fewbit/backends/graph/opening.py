@@ -40,6 +40,7 @@ def open_graph(source: Any) -> ir.Model:
     refuse_lost_weights(model, _where(source))
     _sort(model, source)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    _own_names(model)
     passes.RemoveInitializersFromInputsPass()(model)
     passes.NameFixPass()(model)
     return model
@@ -91,6 +92,15 @@ def _sort(model: ir.Model, source: Any) -> None:
             graph.sort()
     except ValueError as error:
         raise _unreadable(_where(source), error) from error
+
+
+def _own_names(model: ir.Model) -> None:
+    """Give lifted constants tensors of their own: onnx-ir would write their new names into the user's Constant nodes."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and tensor.name != value.name and tensor.dtype != ir.DataType.STRING:
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
 
 
 def _from_proto(proto: Any) -> ir.Model:

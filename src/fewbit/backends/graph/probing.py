@@ -74,7 +74,7 @@ class Probe:
         steps = _steps(graph, add, len(self.samples))
         self._gauges: list[Gauge] = []
         for (name, features), group in reversed(groups):
-            needs = frozenset[str]().union(*(sight.watch.needs for sight in group))
+            needs = frozenset[str]().union(*(sight.needs for sight in group))
             needs |= {TAPS} if WINDOWS in needs else set()
             layers = dict.fromkeys(s.axes for s in group if s.wants_taps and s.axes is not None)
             step = steps.pop() if SAMPLE in needs else None
@@ -100,7 +100,7 @@ class Probe:
         return {**item, **more, ASKED: np.array(True)}
 
     def read(self, outputs: Sequence[NDArray[Any]], steps: Sequence[int]) -> Iterator[tuple[Sight, dict[str, Tensor]]]:
-        """What each sight is to be shown; nothing where a value is empty.
+        """What each sight is to be shown once `Sight.shown` has seen it; nothing where a value is empty.
 
         Args:
             outputs: of the copy, for one item.
@@ -126,7 +126,7 @@ class Probe:
             if raw is not None:
                 found[VALUES] = torch.from_numpy(raw)
             for sight in sights:
-                mine = gauge.by_feature(found) if sight.features is not None else whole(found, shape)
+                mine = dict(found) if sight.features is not None else whole(found, shape)
                 if sight.wants_taps:
                     mine |= gauge.taps(sight.axes, pieces, shape)
                 yield sight, mine

@@ -128,13 +128,6 @@ class Gauge:
         taps = self._taps[axes]
         return {TAPS: taps.taps(given[axes], dims), WINDOWS: _number(taps.windows(dims))}
 
-    def by_feature(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What was found, with the value itself as `[positions, features]`."""
-        if VALUES not in found:
-            return dict(found)
-        raw = found[VALUES]
-        return {**found, VALUES: raw.movedim(self._axis, -1).reshape(-1, self._width(tuple(raw.shape)))}
-
     def _width(self, dims: Dims, step: int = 1) -> int:
         return dims[self._axis] if dims else 1
 

@@ -19,6 +19,7 @@ import onnx_ir as ir
 import torch
 
 from fewbit.backends.graph.feeding import check_feed
+from fewbit.backends.graph.padding import real_positions
 from fewbit.backends.graph.probing import Probe
 from fewbit.backends.graph.sessions import session
 from fewbit.backends.graph.shaping import value_shapes
@@ -110,11 +111,12 @@ class _Pass:
         with _one_thread():
             shown = list(self._probe.read(outputs, steps))
             for sight, found in shown:
-                if VALUES not in sight.watch.needs:
+                if VALUES not in sight.needs:
                     sight.watch.take(found, index)
+        real = real_positions(item)
         for sight, found in shown:
-            if VALUES in sight.watch.needs:
-                sight.watch.take(found, index)
+            if VALUES in sight.needs and (seen := sight.shown(found, real)):
+                sight.watch.take(seen, index)
         self._latest = _sizes(item)
         self._shapes[self._latest] = self._probe.shapes
 

@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import onnx_ir as ir
+from torch import Tensor
 
 from fewbit.backends.graph.adding import values_of
 from fewbit.backends.graph.kernel_axes import Axis, axes_of
 from fewbit.backends.graph.layers import Layer
+from fewbit.backends.graph.padding import without_padding
 from fewbit.backends.graph.tapping import Dims
 from fewbit.errors import UsageError, nearest
 from fewbit.model.ops import CONV, CONV_TRANSPOSE
-from fewbit.model.watch import TAPS, WINDOWS, Watch
+from fewbit.model.watch import PRODUCTS, TAPS, VALUES, WINDOWS, Watch, whole
+from fewbit.model.windows import window_products
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,37 @@ class Sight:
     @cached_property
     def wants_taps(self) -> bool:
         """Whether it is asked what a layer meets."""
-        return bool(self.watch.needs & {TAPS, WINDOWS})
+        return bool(self.watch.needs & ({TAPS} if self.wants_products else {TAPS, WINDOWS}))
+
+    @cached_property
+    def wants_products(self) -> bool:
+        """Whether it is asked for products of what a convolution meets, which the values themselves are needed for."""
+        return PRODUCTS in self.watch.needs and self.axes is not None
+
+    def shown(self, found: Mapping[str, Tensor], real: Tensor | None = None) -> dict[str, Tensor]:
+        """What is shown of a value that `found` holds as it is: by feature, without padding, in products.
+
+        Args:
+            found: what is known, with the value itself.
+            real: positions that are no padding, of `real_positions`; nothing is shown where there is none.
+        """
+        if VALUES not in found or self.features is None:
+            return dict(found)
+        value = found[VALUES]
+        rows = value.movedim(self.features, -1)
+        if real is not None and VALUES in self.watch.needs and rows.ndim == 3 and rows.shape[:2] == real.shape:
+            return without_padding(found, rows, real, self.watch.needs, self.watch.sample)
+        more = {VALUES: rows.reshape(-1, rows.shape[-1])} if VALUES in self.watch.needs else {}
+        if self.wants_products:
+            meets = [axis.meets(length) for axis, length in zip(self.axes or (), value.shape[2:])]
+            more[PRODUCTS] = window_products(value, meets)
+            more[WINDOWS] = whole(len(value) * prod(map(len, meets)), value.device)
+        return {**{name: x for name, x in found.items() if name != VALUES}, **more}
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """What the graph is asked."""
+        return self.watch.needs | {VALUES} if self.wants_products else self.watch.needs
 
     @cached_property
     def axes(self) -> tuple[Axis, ...] | None:

@@ -61,7 +61,7 @@ class GraphView:
         source: what it was read from, which messages name and datasets are held against.
     """
 
-    can = frozenset({"structure", "rescale", "shift", "prune", "place"})
+    can = frozenset({"structure", "rescale", "shift", "place"})
     read_as = Grid(Dtype.uint8, symmetric=False)  # what layers in integers read, whatever eight bits were asked for
     left_in_float = "it stays in float, and the weight alone becomes codes"
 
@@ -265,10 +265,6 @@ class GraphView:
         shift(self.model, layer, amount, known.layers)
         self._changed()
         self._known = known  # there may be another Add; layers and points are the same
-
-    def prune(self, point: Point, mask: Tensor) -> None:
-        """Set what the mask does not keep to zero."""
-        self.write(point, torch.where(mask.bool(), self.read(point), 0))
 
     def quantize(self, point: Point, how: QTensor | QParams | Grid) -> None:
         """Keep a weight as these codes; put a layer's input on a grid whose scales are found in each call.

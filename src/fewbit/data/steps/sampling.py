@@ -42,6 +42,13 @@ KEYS = (
         "how many samples",
     ),
     Key(
+        "sampling_counts",
+        None,
+        "{split: a whole number from 1 up}, or none",
+        lambda v: v is None or (isinstance(v, Mapping) and bool(v) and all(map(is_count, v.values()))),
+        "how many samples of each split, instead of one number for all of sampling_splits",
+    ),
+    Key(
         "sampling_share",
         None,
         "a number from 0 to 1, or none",
@@ -71,11 +78,13 @@ KEYS = (
 def faults(options: Mapping[str, Any]) -> list[str]:
     """Keys that contradict one another, one line each."""
     count, share, by = (options.get(f"sampling_{name}") for name in ("count", "share", "by"))
-    weights = options.get("sampling_weights")
+    weights, counts = options.get("sampling_weights"), options.get("sampling_counts")
     found = []
     if count is not None and share is not None:
         found.append(f"sampling_count={count} and sampling_share={share}: expected one of them")
-    if count is None and share is None and weights is None:
+    if counts is not None and (count is not None or share is not None):
+        found.append(f"sampling_counts={dict(counts)} and another number: expected one of them")
+    if count is None and share is None and weights is None and counts is None:
         found.append("sampling: expected sampling_count, sampling_share or sampling_weights")
     if (weights == BALANCED or isinstance(weights, Mapping)) and by is None:
         found.append(f"sampling_weights={weights!r}: expected sampling_by, the column the weights are for")
@@ -93,12 +102,14 @@ def apply(source: Source, context: Context) -> Source:
     wrong = faults(options)
     if wrong:
         raise UsageError("; ".join(wrong), where="sampling")
-    if context.split not in options.get("sampling_splits", ("train",)):
+    counts = options.get("sampling_counts")
+    if context.split not in (options.get("sampling_splits", ("train",)) if counts is None else counts):
         return source
     source = hold(source, context.record)
     there = len(source)
     share, by, weights = (options.get(f"sampling_{name}") for name in ("share", "by", "weights"))
-    wanted = options.get("sampling_count") or (there if share is None else round(share * there))
+    count = options.get("sampling_count") if counts is None else counts[context.split]
+    wanted = count or (there if share is None else round(share * there))
     rng = np.random.Generator(np.random.PCG64(context.seed))
     if weights is not None:
         picked = drawn(_weights(source, by, weights), wanted, rng)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model itself in a deployment folder: a graph as `model.onnx`, a module in fewbit's format, or as Hugging Face's.
+
+Weights with zeros take less room in fewbit's files and in the archive beside an ONNX file; ONNX Runtime and
+transformers read dense weights, and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fewbit import registry
+from fewbit.engine.companions import copy_companions
+from fewbit.engine.delivering import load
+from fewbit.errors import DataError
+from fewbit.modules import manifest
+from fewbit.modules.freezing import freeze
+from fewbit.modules.huggingface import is_pretrained, quiet
+from fewbit.modules.opening import open_model
+from fewbit.modules.quantized import is_quantized
+from fewbit.sparsity import compact
+from fewbit.sparsity.deploying.difference import largest_difference, refuse_difference
+from fewbit.sparsity.deploying.samples import Sample, answering
+from fewbit.sparsity.deploying.to_onnx import unfit, write_onnx
+from fewbit.sparsity.deploying.to_program import write_program
+from fewbit.sparsity.job import Job
+
+ONNX, ARCHIVE, PROGRAM = "model.onnx", "model.compact.safetensors", "model.pt2"
+
+
+@dataclass
+class Written:
+    """What was written of a model.
+
+    Args:
+        kind: `onnx`, `fewbit` or `huggingface`: what is run.
+        checks: by file, how far its answers are from the model's in memory.
+        notes: what was not written, and why.
+        code: whether somebody has to give the code that builds it.
+        quantized: whether weights are codes.
+    """
+
+    kind: str
+    checks: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    code: bool = False
+    quantized: bool = False
+
+
+def write_graph(model: Any, folder: Path, samples: Sequence[Sample]) -> Written:
+    """A graph as `model.onnx` and as an archive without zeros; both are read back."""
+    import onnx_ir as ir
+
+    from fewbit.backends.graph.saving import save
+
+    found: Any = ir.from_proto(model)
+    save(found, folder / ONNX)
+    written = Written("onnx")
+    _checked_in_runtime(folder / ONNX, samples, written)
+    _packed(folder, written)
+    return written
+
+
+def write_module(model: nn.Module, folder: Path, samples: Sequence[Sample], job: Job) -> Written:
+    """A module in fewbit's format, without zeros, or as Hugging Face's where that is asked for; as ONNX too."""
+    small = bool(job.options.get("compact", True))
+    codes = any(map(is_quantized, model.modules()))
+    written = Written("fewbit", quantized=codes)
+    if is_pretrained(model) and not codes and not small:
+        written = Written("huggingface")
+        saved: Any = model
+        with quiet(sys.modules["transformers"]):
+            saved.save_pretrained(folder)
+        copy_companions(model, folder)
+    else:
+        _export(model, folder, job, small)
+    loaded = _loaded(folder, model, job, written)
+    if loaded is None:  # no code builds it
+        written.checks[PROGRAM], how = write_program(model, folder / PROGRAM, samples)
+        written.notes.append(("program-written", f"the model has other shapes than its code builds: {PROGRAM}, {how}"))
+    else:
+        again = answering(loaded)
+        written.checks["PyTorch"] = largest_difference(lambda sample: again(sample.item), samples)
+        refuse_difference(written.checks["PyTorch"], "what was written, read back,")
+    reason = unfit(model, getattr(job.use_case, "kind", "arrays"), samples)
+    if reason is None:
+        check, reason = write_onnx(model, folder / ONNX, samples)
+        if check is not None:
+            written.checks[ONNX] = check
+            written.notes.append(("onnx-written", reason))
+            _packed(folder, written)
+            return written
+    written.notes.append(("onnx-not-written", reason))
+    return written
+
+
+def _export(model: nn.Module, folder: Path, job: Job, small: bool) -> None:
+    exporter = registry.get("exporters", "safetensors")
+    factory = job.factory if job.factory is not None and registry.is_reference(job.factory) else None
+    content = exporter.write(model, folder, compact=small, factory=factory)
+    copy_companions(model, folder)
+    manifest.write(folder, "safetensors", content)
+    exporter.check(model, folder, manifest.read(folder))
+
+
+def _loaded(folder: Path, model: nn.Module, job: Job, written: Written) -> nn.Module | None:
+    """The model from its files, built like the dense one where it is no Hugging Face model; none if that has other
+    shapes."""
+    if written.kind == "huggingface":
+        return open_model(folder)
+    written.code = not is_pretrained(model)
+    try:
+        loaded: nn.Module = load(folder, job.dense if written.code else None)
+    except DataError:
+        if not written.code:
+            raise
+        return None
+    if any(getattr(each, "kernel", None) is not None for each in model.modules()):
+        freeze(loaded)
+    return loaded
+
+
+def _checked_in_runtime(path: Path, samples: Sequence[Sample], written: Written) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    found = largest_difference(lambda sample: dict(zip(names, session.run(None, sample.inputs))), samples)
+    refuse_difference(found, f"{path.name} in ONNX Runtime")
+    written.checks[path.name] = found
+
+
+def _packed(folder: Path, written: Written) -> None:
+    """The archive beside an ONNX file, where it is smaller."""
+    sizes = compact.pack(folder / ONNX, folder / ARCHIVE)
+    if sizes["stored_bytes"] < sizes["dense_bytes"]:
+        return
+    (folder / ARCHIVE).unlink()
+    written.notes.append(("archive-not-written", "without zeros the model would not be smaller"))

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README of a deployment: what it is, how it is run, which file is what and how large, what it costs and brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fewbit.modules.compact_file import SUFFIX
+from fewbit.sparsity.deploying.model_files import ARCHIVE, ONNX, PROGRAM, Written
+from fewbit.sparsity.deploying.samples import INPUTS, OUTPUTS
+
+_ABOUT = {
+    ONNX: "the model, which ONNX Runtime reads as it is; zeros are stored like other numbers",
+    ARCHIVE: "the same model.onnx without its zeros, to be kept or sent",
+    PROGRAM: "the model as a program, which runs without the code that built it",
+    "recipe.yaml": "what was done; `fewbit sparsify … --recipe recipe.yaml` does it again",
+    "preprocessing.json": "what becomes of a sample before the model sees it",
+    "labels.txt": "the names of the classes, in the order of their numbers",
+    "labels.json": "the names of the classes, in the order of their numbers",
+    "fewbit.json": "what the weights are, with their hashes",
+}
+
+
+def readme(folder: Path, written: Written, record: Mapping[str, Any], speed: Sequence[str], factory: str | None) -> str:
+    """The text.
+
+    Args:
+        folder: with all other files in it.
+        written: what was written of the model.
+        record: the facts of the run: `use_case`, `before`, `after`.
+        speed: what may be said of it, a sentence each.
+        factory: `"file.py:function"` that builds the model, if there is one.
+    """
+    sections = [
+        f"# Sparse model: {str(record.get('use_case', 'custom')).replace('_', ' ')}",
+        *_running(folder, written, factory),
+        *_figures(record),
+        *(["## Speed", *(f"- {line}" for line in speed)] if speed else []),
+        *_checked(written),
+        *_files(folder),
+    ]
+    return "\n\n".join(_joined(sections)) + "\n"
+
+
+def _running(folder: Path, written: Written, factory: str | None) -> list[str]:
+    found = ["## How to run it"]
+    has_samples = (folder / INPUTS).is_dir()
+    if (folder / ONNX).is_file():
+        found.append(_ONNX if has_samples else _ONNX_ALONE)
+        if (folder / ARCHIVE).is_file():
+            found += ["From the archive, which is smaller, the same `model.onnx` comes back, bit for bit:", _RESTORE]
+    if (folder / PROGRAM).is_file():
+        found += ["In PyTorch, as a program: the model has other shapes than its code builds.", _PROGRAM]
+    elif written.kind == "fewbit" and written.code:
+        found.append("In PyTorch; the folder holds tensors, and the code that builds the model is yours:")
+        build = f"factory={factory!r}" if factory else "model=your_model"
+        found.append(_FEWBIT.format(build=f", {build}") + "```")
+        if not factory:
+            found.append("`your_model` is one of the same build; its values are not used.")
+    elif written.kind == "fewbit":
+        found += ["In PyTorch:", _FEWBIT.format(build="") + (_SAMPLE if has_samples else "") + "```"]
+        if not written.quantized:
+            found.append("`model.save_pretrained('dense')` writes it as other tools read it, zeros and all.")
+    if written.kind == "huggingface":
+        found.append(_HUGGINGFACE)
+    return found
+
+
+def _figures(record: Mapping[str, Any]) -> list[str]:
+    before, after = record.get("before") or {}, record.get("after") or {}
+    rows = ["| | before | after |", "|---|---|---|"]
+    earlier = before.get("numbers", {})
+    rows += [f"| {name} | {_figure(earlier.get(name))} | {_figure(now)} |" for name, now in after["numbers"].items()]
+    shares = [f"{each['sparsity']['share']:.1%}" if "sparsity" in each else "" for each in (before, after)]
+    rows.append(f"| zeros among the weights | {shares[0]} | {shares[1]} |")
+    for key, what in (("raw", "bytes of tensors"), ("compact", "the same without zeros")):
+        both = [f"{each['bytes'][key]:,}" if "bytes" in each else "" for each in (before, after)]
+        rows.append(f"| {what} | {both[0]} | {both[1]} |")
+    text = "\n".join(rows)
+    rests = f"On {after.get('samples', 0)} samples ({after.get('on')}), 95 % intervals in brackets."
+    near = (after.get("agreement") or {}).get("verdict")
+    return ["## What it costs and brings", text, rests, *([f"Beside the dense model: {near}."] if near else [])]
+
+
+def _figure(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    ends = "" if found.get("low") is None else f" ({found['low']:.4g} to {found['high']:.4g})"
+    return f"{found['value']:.4g}{ends}"
+
+
+def _checked(written: Written) -> list[str]:
+    lines = [
+        f"- {name}: the answers to {check['samples']:.0f} samples differ from those of the model as it was made by at "
+        f"most {check['largest']:.3g} ({check['relative']:.2g} of the largest answer)"
+        for name, check in written.checks.items()
+        if check["samples"]
+    ]
+    return ["## Checked", *(lines or ["- there were no samples to check it by"])]
+
+
+def _files(folder: Path) -> list[str]:
+    rows = ["| file | bytes | |", "|---|---:|---|"]
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            inside = [each for each in path.rglob("*") if each.is_file()]
+            about = {INPUTS: "a few samples as the model takes them", OUTPUTS: "what it answers to them"}.get(
+                path.name, ""
+            )
+            rows.append(f"| {path.name}/ | {sum(each.stat().st_size for each in inside):,} | {about} |")
+        elif path.name != "README.md":
+            about = _ABOUT.get(path.name, "")
+            if path.name.endswith(SUFFIX) and path.name != ARCHIVE:
+                about = "the weights, zeros left out"
+            rows.append(f"| {path.name} | {path.stat().st_size:,} | {about} |")
+    whole = [name for name in (ONNX, ARCHIVE, PROGRAM) if (folder / name).is_file()]
+    whole += [path.name for path in sorted(folder.glob(f"fewbit*{SUFFIX}"))][:1]
+    each = f"Each of {', '.join(whole)} is the whole model; one of them is enough." if len(whole) > 1 else ""
+    return ["## Files", "\n".join(rows), *([each] if each else [])]
+
+
+def _joined(sections: Sequence[str]) -> list[str]:
+    """Lines of a list stay together."""
+    found: list[str] = []
+    for each in sections:
+        if found and each.startswith("- ") and found[-1].rpartition("\n")[2].startswith("- "):
+            found[-1] += f"\n{each}"
+        else:
+            found.append(each)
+    return found
+
+
+_ONNX = """```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+sample = dict(np.load("sample-inputs/000.npz"))
+wanted = np.load("sample-outputs/000.npz")
+for name, found in zip(wanted.files, session.run(None, sample)):
+    print(name, found.shape, "differs by", np.abs(found - wanted[name]).max())
+```"""
+
+_ONNX_ALONE = """```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+print([each.name for each in session.get_inputs()])
+```"""
+
+_RESTORE = """```bash
+python -m fewbit.sparsity.compact model.compact.safetensors restored
+```"""
+
+_FEWBIT = """```python
+import fewbit
+
+model = fewbit.load("."{build})
+"""
+
+_SAMPLE = """
+import numpy as np
+import torch
+
+sample = {name: torch.from_numpy(value) for name, value in np.load("sample-inputs/000.npz").items()}
+wanted = np.load("sample-outputs/000.npz")
+with torch.no_grad():
+    found = model(**sample)
+for name in wanted.files:
+    print(name, "differs by", np.abs(found[name].float().numpy() - wanted[name]).max())
+"""
+
+_PROGRAM = """```python
+import numpy as np
+import torch
+
+model = torch.export.load("model.pt2").module()
+sample = {name: torch.from_numpy(value) for name, value in np.load("sample-inputs/000.npz").items()}
+found = model(**sample)
+```"""
+
+_HUGGINGFACE = """```python
+import transformers
+
+kind = transformers.AutoConfig.from_pretrained(".").architectures[0]
+model = getattr(transformers, kind).from_pretrained(".")
+```"""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few real samples with what the model answers to them, by which whoever deploys it can tell that it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fewbit.data.arrays.leading_axis import fixed_batch
+from fewbit.data.dataset import Dataset
+from fewbit.data.signature import read_signature
+from fewbit.sparsity.job import Job
+from fewbit.tuning import randomness
+
+INPUTS, OUTPUTS = "sample-inputs", "sample-outputs"
+_COUNT = 3
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One item of the data.
+
+    Args:
+        item: as the model is called with it.
+        inputs: its arrays by name.
+        outputs: the model's answers by name.
+    """
+
+    item: Any
+    inputs: Arrays
+    outputs: Arrays
+
+
+def samples_of(model: Any, job: Job, count: int = _COUNT) -> list[Sample]:
+    """The first samples of the calibration data, with the model's answers; none where there is no data."""
+    if job.calibration is None:
+        return []
+    data = job.calibration if isinstance(job.calibration, Dataset) else Dataset(job.calibration)
+    signature = read_signature(model)
+    with randomness.private(0):
+        items = list(islice(data.inputs(model, fixed_batch(signature)), count))
+    answer = answering(model)
+    return [Sample(item, named(item, signature.names), answer(item)) for item in items]
+
+
+def answering(model: Any) -> Any:
+    """A function from an item to the model's answers by name."""
+    if isinstance(model, nn.Module):
+        return lambda item: _answers(model, item)
+    import onnx_ir as ir
+
+    from fewbit.backends.graph.sessions import session
+
+    found: Any = ir.from_proto(model)
+    ready = session(found)
+    names = [each.name for each in ready.get_outputs()]
+    return lambda item: {name: np.asarray(value) for name, value in zip(names, ready.run(None, dict(item)))}
+
+
+def named(item: Any, names: Sequence[str]) -> Arrays:
+    """The arrays of an item by name; what is no array or number is left out."""
+    args, kwargs = item if isinstance(item, tuple) else ((), item)
+    values = {**dict(zip(names, args)), **kwargs}
+    return {name: found for name, value in values.items() if (found := _array(value)) is not None}
+
+
+def flat(outputs: Any) -> dict[str, Tensor]:
+    """The tensors of a module's outputs by name; what is kept for a next call, such as a cache, is none of them."""
+    if isinstance(outputs, Tensor):
+        return {"output": outputs}
+    if isinstance(outputs, Mapping):
+        return {str(name): value for name, value in outputs.items() if isinstance(value, Tensor)}
+    if isinstance(outputs, tuple | list):
+        return {f"output_{number}": value for number, value in enumerate(outputs) if isinstance(value, Tensor)}
+    return {}
+
+
+def write_samples(folder: Path, samples: Sequence[Sample]) -> None:
+    """`sample-inputs/000.npz` and so on, and what belongs to them in `sample-outputs`."""
+    for name, each in ((INPUTS, [s.inputs for s in samples]), (OUTPUTS, [s.outputs for s in samples])):
+        if samples:
+            (folder / name).mkdir()
+        for number, arrays in enumerate(each):
+            content: dict[str, Any] = dict(arrays)
+            np.savez(folder / name / f"{number:03}.npz", **content)
+
+
+def _answers(model: nn.Module, item: Any) -> Arrays:
+    args, kwargs = item
+    place = next((each.device for each in model.parameters()), torch.device("cpu"))
+    moved = [value.to(place) if isinstance(value, Tensor) else value for value in args]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(*moved, **{n: v.to(place) if isinstance(v, Tensor) else v for n, v in kwargs.items()})
+    finally:
+        model.train(training)
+    return {name: found for name, value in flat(outputs).items() if (found := _array(value)) is not None}
+
+
+def _array(value: Any) -> NDArray[Any] | None:
+    if isinstance(value, Tensor):
+        plain = value.detach().cpu()
+        return (plain.float() if plain.dtype is torch.bfloat16 else plain).numpy()
+    found = np.asarray(value)
+    return found if found.dtype.kind in "biufc" else None

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How sure a task's numbers are: what each sample adds to them is kept, and 95 % intervals follow from their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, isnan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fewbit.engine.confidence import Estimate, ratio, share
+from fewbit.tuning.tasks._base import Metric
+
+_SHARES = {
+    "accuracy": ("right", "count"),
+    "accuracy_top_5": ("right_of_five", "count"),
+    "token_accuracy": ("right", "count"),
+    "exact_match": ("exact", "count"),
+}
+"""Numbers that say of how many positions something holds, with the sums they are made of."""
+
+_DRAWS = 400
+_SEED = 0
+
+
+def estimates(kind: type[Metric], parts: Sequence[Any]) -> dict[str, Estimate]:
+    """Every number of a metric with its interval.
+
+    Shares have Wilson's interval, perplexity that of its logarithm; other numbers are computed anew for samples that
+    are drawn with replacement, the same draws each time.
+
+    Args:
+        kind: of metric.
+        parts: what `Metric.parts` gave for each sample alone.
+    """
+    whole = kind()
+    whole.merge(parts)
+    numbers = whole.result()
+    sums = _columns(parts)
+    found = {name: _by_formula(name, sums) for name in numbers}
+    rest = [name for name, estimate in found.items() if estimate is None]
+    drawn = _drawn(kind, parts, sums, rest) if rest and len(parts) > 1 else {}
+    made = {name: found[name] or Estimate(value, *drawn.get(name, (None, None))) for name, value in numbers.items()}
+    return {name: estimate for name, estimate in made.items() if not isnan(estimate.value)}
+
+
+def _by_formula(name: str, sums: dict[str, NDArray[Any]]) -> Estimate | None:
+    over, under = _SHARES.get(name, ("", ""))
+    if over in sums and under in sums and sums[under].sum() > 0:
+        return share(sums[over], sums[under])
+    if name == "perplexity" and {"loss", "count"} <= sums.keys() and sums["count"].sum() > 0:
+        mean = ratio(sums["loss"], sums["count"])
+        ends = (mean.value, mean.low or 0.0, mean.high or 0.0)
+        return mean.exponential() if max(ends) < 700 else None  # beyond, no float has room
+    return None
+
+
+def _drawn(
+    kind: type[Metric], parts: Sequence[Any], sums: dict[str, NDArray[Any]], names: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    """The middle 95 % of what draws of samples give."""
+    chooser = np.random.default_rng(_SEED)
+    values: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(_DRAWS):
+        chosen = chooser.integers(0, len(parts), len(parts))
+        metric = kind()
+        if sums:
+            times = np.bincount(chosen, minlength=len(parts))
+            metric.merge([{name: _like(column, times, parts[0][name]) for name, column in sums.items()}])
+        else:
+            metric.merge([parts[number] for number in chosen])
+        result = metric.result()
+        for name in names:
+            values[name].append(result[name])
+    finite = {name: [value for value in each if isfinite(value)] for name, each in values.items()}
+    ends = {name: np.quantile(each, [0.025, 0.975]) for name, each in finite.items() if each}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+def _columns(parts: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """The sums of all samples, one column a sum; nothing where parts are more than sums."""
+    if not all(isinstance(part, dict) and part.keys() == parts[0].keys() for part in parts):
+        return {}
+    shapes = [{name: np.shape(value) for name, value in part.items()} for part in parts]
+    if any(each != shapes[0] for each in shapes) or not all(_is_sum(value) for value in parts[0].values()):
+        return {}
+    return {name: np.stack([np.asarray(part[name], np.float64) for part in parts]) for name in parts[0]}
+
+
+def _is_sum(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point())
+
+
+def _like(column: NDArray[Any], times: NDArray[Any], value: Any) -> Any:
+    total = np.tensordot(times.astype(np.float64), column, 1)
+    return value.new_tensor(total) if isinstance(value, Tensor) else float(total)

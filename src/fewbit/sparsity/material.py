@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data of one call, whatever it was given as: to learn from, to judge by, and as the inputs of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fewbit import registry
+from fewbit.data.config import DatasetConfig, generate_dataset_config
+from fewbit.data.dataset import Dataset
+from fewbit.data.findings import Progress
+from fewbit.data.text.tokenizer import has_tokenizer, home_of, open_tokenizer
+from fewbit.errors import UsageError
+from fewbit.record import Record
+from fewbit.sparsity.calibration import calibration_of
+from fewbit.sparsity.checking import check_data, first_row
+from fewbit.sparsity.choosing import use_case_for
+from fewbit.sparsity.opening import Network
+from fewbit.sparsity.own_samples import all_samples, own_samples
+from fewbit.sparsity.picture_range import picture_range
+from fewbit.sparsity.said import Said
+from fewbit.sparsity.use_cases._base import UseCase
+from fewbit.tuning.opening import as_config, for_model
+
+_ANSWERS = ("label", "labels", "boxes", "mask", "masks", "start_positions")
+_OF_PICTURES = ("image_size", "image_mean", "image_std")
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a call works with.
+
+    Args:
+        use_case: what it is for.
+        data: to learn from, as `finetune` takes it; none if there is no data.
+        validation: to judge by; none if nothing is kept aside or says what is right; False if not wanted.
+        calibration: inputs of the model; none if there is no data.
+        classes: the names of the classes.
+        preprocessing: what is done to rows, as JSON values.
+    """
+
+    use_case: UseCase
+    data: Any = None
+    validation: Any = None
+    calibration: Dataset | None = None
+    classes: list[str] | None = None
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+
+
+def gather(
+    network: Network,
+    data: Any,
+    validation: Any,
+    use_case: UseCase | None,
+    said: Said,
+    *,
+    samples: int,
+    record: Record,
+    progress: Progress,
+) -> Material:
+    """Check the data, find what it is for, and prepare it.
+
+    Args:
+        network: the model.
+        data: what the user gave; none for none.
+        validation: to judge by; none for what the data keeps aside, False for nothing.
+        use_case: what it is for; found by looking if none.
+        said: further options.
+        samples: how many calibration samples are read.
+        record: takes what was found and assumed.
+        progress: shows how far it is.
+
+    Raises:
+        UsageError: a use case that does not read such data.
+        DataError: faults in the data.
+    """
+    look = first_row(data) if data is not None else (None, None)
+    if use_case is None:
+        task = data.task if isinstance(data, DatasetConfig) else None
+        use_case, why = use_case_for(network.model, look[0], look[1], task)
+        record.note("use-case", why, where=use_case.name)
+    if data is None:
+        return Material(use_case)
+    _refuse_format(use_case, look[0], data)
+    about: dict[str, Any] = {"options": said.data, "record": record, "progress": progress}
+    check_data(data, use_case, network.model, **about)
+    if validation is not None and validation is not False:
+        check_data(validation, use_case, network.model, **about)
+    find = _of_function if registry.is_reference(use_case.name) else _of_steps
+    made, judged = find(data, validation, network, use_case, said, look)
+    calibration = calibration_of(made, network, use_case, said.own, samples)
+    return Material(
+        use_case,
+        made,
+        judged,
+        calibration,
+        made.open("train").classes if isinstance(made, DatasetConfig) else None,
+        _preprocessing(made, use_case, network, said.own),
+    )
+
+
+def _of_function(
+    data: Any, validation: Any, network: Network, use_case: UseCase, said: Said, look: tuple[str | None, Any]
+) -> tuple[Any, Any]:
+    """What to learn from and to judge by, as a function of the user's makes it."""
+    made, kept = own_samples(data, use_case, said)
+    if validation is None or validation is False:
+        return made, kept if validation is None else False
+    return made, all_samples(validation, use_case, said)
+
+
+def _of_steps(
+    data: Any, validation: Any, network: Network, use_case: UseCase, said: Said, look: tuple[str | None, Any]
+) -> tuple[Any, Any]:
+    """What to learn from and to judge by, as the steps of the use case make it."""
+    made = _prepared(data, network, use_case, said, look)
+    made = _limited(made, {"train": said.own["train_samples"], "validation": said.own["val_samples"]})
+    if validation is False:
+        return made, False
+    if validation is not None:
+        judged = _prepared(validation, network, use_case, said, first_row(validation))
+        return made, _limited(judged, {"all": said.own["val_samples"]})
+    if not isinstance(made, DatasetConfig):
+        return made, None
+    if not _answers(made):
+        return made.replace(validation_ratio=0), None  # without answers nobody can be judged by it
+    return made, made if _keeps_aside(made) else None
+
+
+def _refuse_format(use_case: UseCase, format: str | None, data: Any) -> None:
+    known = (*use_case.formats, "objects", None)
+    if use_case.formats and format not in known:
+        raise UsageError(
+            f"{use_case.name} does not read the format {format}",
+            where=data if isinstance(data, str | Path) else type(data).__name__,
+            expected=f"{', '.join(use_case.formats)}, or a loader",
+            try_="another use case (`fewbit list use_cases`), or one of your own as 'file.py:function'",
+        )
+
+
+def _prepared(data: Any, network: Network, use_case: UseCase, said: Said, look: tuple[str | None, Any]) -> Any:
+    """Paths, rows and pictures as a configuration; everything else as it is."""
+    row = look[1]
+    pictured = isinstance(row, Mapping) and "image" in row
+    keys = dict(said.data) | ({"task": use_case.task} if use_case.task else {})
+    if said.own["text_column"] is not None:
+        keys = {"columns": {"text": said.own["text_column"]}} | keys
+    steps = None
+    if use_case.kind == "pictures" and pictured:
+        wanted = {name: keys.pop(name) for name in _OF_PICTURES if name in keys}
+        steps, keys = use_case.steps, keys | picture_range(network.model, network.home, wanted)
+    if isinstance(data, DatasetConfig):
+        return for_model(data.replace(**said.data) if said.data else data, use_case.task, network.model)
+    home = network.home or network.model
+    if use_case.kind == "texts" and _is_text(row) and "tokenizer" not in keys:
+        place = home_of(home)
+        if place is None or not has_tokenizer(place):
+            open_tokenizer(home)  # which says what is missing
+    if pictured and not isinstance(data, str | Path):
+        return generate_dataset_config(data, steps, keys)
+    made = as_config(data, home, steps, keys)
+    return for_model(made, use_case.task, network.model) if use_case.task else made
+
+
+def _is_text(row: Any) -> bool:
+    values = list(row.values()) if isinstance(row, Mapping) else [row]
+    tokens = isinstance(row, Mapping) and "input_ids" in row
+    return not tokens and any(isinstance(value, str) or _are_words(value) for value in values)
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str | Mapping)
+
+
+def _limited(data: Any, counts: Mapping[str, int | None]) -> Any:
+    """So many samples of each split, drawn by the seed: those that come first may all be of one class."""
+    wanted = {split: count for split, count in counts.items() if count is not None}
+    if not wanted:
+        return data
+    if isinstance(data, DatasetConfig):
+        return data.replace(steps=["sampling", *data.steps], sampling_counts=wanted)
+    first = counts.get("train") or counts.get("all")
+    return data if first is None else Dataset(data).subset(first)
+
+
+def _answers(config: DatasetConfig) -> bool:
+    """Whether samples say what is right."""
+    sample = next(iter(config.open("train")), None)
+    return isinstance(sample, Mapping) and any(name in sample for name in _ANSWERS)
+
+
+def _keeps_aside(config: DatasetConfig) -> bool:
+    try:
+        config.open("validation")
+    except UsageError:  # the files have no such split, and nothing is to be cut off
+        return False
+    return True
+
+
+def _preprocessing(data: Any, use_case: UseCase, network: Network, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What is done to a row before the model sees it."""
+    found: dict[str, Any] = {"kind": use_case.kind}
+    if not isinstance(data, DatasetConfig):
+        return found
+    found["steps"] = [step for step in data.steps if step != "sampling"]
+    if "rescaling" in data.steps:
+        said = {name: data.options.get(name) for name in _OF_PICTURES}
+        mean, std = said["image_mean"] or [0.0], said["image_std"] or [1.0]
+        size = said["image_size"]
+        found |= {
+            "size": [size, size] if isinstance(size, int) else None if size is None else list(size),
+            "scale": 1 / 255, "mean": list(mean), "std": list(std), "layout": "channels first", "colours": "RGB",
+        }  # fmt: skip
+    if "tokenization" in data.steps:
+        found |= {"tokenizer": "beside the model", "max_length": data.options.get("max_length")}
+        found |= {"seqlen": own["seqlen"]} if use_case.task == "causal_lm" else {}
+    return found

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which algorithm prunes which weight, as far as data, the kind of layer and memory allow.
+
+Second moments of all inputs are at hand on a walk, which linear layers go along block by block; a network of
+convolutions is settled from one pass, and has those of all layers in memory at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from math import prod
+from typing import Any
+
+from fewbit.algorithms._base import Problem, Solution
+from fewbit.algorithms._members import Algorithm, algorithm
+from fewbit.model.ops import CONV, CONV_TRANSPOSE
+from fewbit.model.points import Point
+from fewbit.model.view import ModelView
+from fewbit.numerics.qtensor import QTensor
+from fewbit.sparsity.pruning.settings import Settings
+
+_ALL, _ONE = 4 << 30, 1 << 30  # bytes of second moments that may be held at once, and of one layer's
+_BYTES = 16  # of one entry, for items that teach and those kept aside
+_CONVS = (CONV, CONV_TRANSPOSE)
+_SLOW, _BEST, _NEXT, _LEAST = "alps", "sparse_gpt", "wanda", "magnitude"
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How one weight is pruned.
+
+    Args:
+        algorithm: the one.
+        parameters: of it.
+        why: why it is another than that of the other weights; none if it is the same.
+    """
+
+    algorithm: Algorithm
+    parameters: dict[str, Any]
+    why: str | None = None
+
+
+def usual(view: ModelView, points: Sequence[Point], settings: Settings, *, data: bool) -> tuple[str, str]:
+    """The name of the algorithm for a model, and why it is this one."""
+    if settings.algorithm is not None:
+        return settings.algorithm, "as the settings say"
+    if settings.scope == "global":
+        return _LEAST, "one threshold over all layers compares magnitudes"
+    if not data:
+        return _LEAST, "there is no calibration data"
+    if _is_walked(view, points) or settings.quantize is not None:
+        return _BEST, "there is calibration data, from which second moments follow"
+    return _SLOW, "layers are settled from one pass, and nothing behind a layer makes up for what it loses"
+
+
+def solvers(view: ModelView, points: Sequence[Point], settings: Settings, *, data: bool) -> list[Solver]:
+    """How each weight is pruned.
+
+    Args:
+        view: of the model.
+        points: the weights.
+        settings: of the stage.
+        data: whether there are samples.
+    """
+    name, _ = usual(view, points, settings, data=data)
+    own = Solver(keeping_zeros(algorithm(name, "prune")), dict(settings.parameters))
+    found = [own] * len(points)
+    if "gram" in own.algorithm.needs:
+        lesser = keeping_zeros(algorithm(_NEXT, "prune"))
+        reasons = _why_no_moments(view, points)
+        found = [own if reason is None else Solver(lesser, {}, reason) for reason in reasons]
+    hidden = _hidden(view) if own.algorithm.needs else {}
+    least = keeping_zeros(algorithm(_LEAST, "prune"))
+    return [Solver(least, {}, hidden[p.layer]) if p.layer in hidden else each for p, each in zip(points, found)]
+
+
+def moments_fit(points: Sequence[Point]) -> bool:
+    """Whether second moments of what all these layers read may be held in memory at once."""
+    return sum(map(_size, points)) <= _ALL
+
+
+def keeping_zeros(found: Algorithm) -> Algorithm:
+    """The same algorithm, whose results are zero wherever the weight was, if that had zeros before.
+
+    One that lets other weights make up for what is gone would fill old zeros again, of which a pattern says nothing.
+    """
+
+    def solve(problem: Problem, **parameters: Any) -> Solution:
+        solution: Solution = found.solve(problem, **parameters)
+        before = problem.weight == 0
+        values = solution.qtensor.dequantize()
+        if not bool((before & (values != 0)).any()):
+            return solution
+        cleared = QTensor.encode(values.masked_fill(before, 0.0), solution.qtensor.qparams)
+        return Solution(cleared, {**solution.facts, "zeros": int((cleared.dequantize() == 0).sum())})
+
+    same: Any = wraps(found.solve)(solve)  # with the parameters that it has
+    return replace(found, solve=same)
+
+
+def _hidden(view: Any) -> dict[str, str]:
+    """Layers of a graph whose inputs nobody sees, each with the reason."""
+    return view.hidden() if "place" in view.can else {}
+
+
+def _why_no_moments(view: ModelView, points: Sequence[Point]) -> list[str | None]:
+    """Of each weight, why there are no second moments that fit it; none if there are."""
+    walked = _is_walked(view, points)
+    checks: list[Callable[[Point], str | None]] = [_grouped]
+    checks.append(_not_on_a_walk if walked else _too_large)
+    found = [next((why for check in checks if (why := check(point)) is not None), None) for point in points]
+    if walked:
+        return found
+    left = _ALL
+    for index in sorted(range(len(points)), key=lambda index: _size(points[index])):
+        if found[index] is None:
+            left -= _size(points[index])
+            if left < 0:
+                found[index] = "second moments of all layers would take more memory than is given to them"
+    return found
+
+
+def _is_walked(view: ModelView, points: Sequence[Point]) -> bool:
+    """Whether a model is walked: not a graph, nor where most of what is pruned are kernels, whose windows one pass over
+    the whole model shows."""
+    kernels = sum(point.elements for point in points if point.op in _CONVS and prod(point.shape[2:]) > 1)
+    return "walk" in view.can and 2 * kernels <= sum(point.elements for point in points)
+
+
+def _grouped(point: Point) -> str | None:
+    return "second moments of a grouped convolution are not taken" if point.groups > 1 else None
+
+
+def _not_on_a_walk(point: Point) -> str | None:
+    kernel = point.op in _CONVS and prod(point.shape[2:]) > 1
+    return "a walk shows what a layer reads, not the windows of a convolution" if kernel else None
+
+
+def _too_large(point: Point) -> str | None:
+    size = _size(point)
+    return f"its second moments would take {size / (1 << 30):.1f} GiB" if size > _ONE else None
+
+
+def _size(point: Point) -> int:
+    places = prod(point.shape[point.stack + 1 :])
+    return _BYTES * places * places

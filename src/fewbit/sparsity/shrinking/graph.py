@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels and heads taken out of an ONNX graph: a smaller graph, with shapes that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fewbit.backends.graph.opening import quantized_nodes
+from fewbit.backends.graph.saving import to_proto
+from fewbit.backends.graph.shaping import value_forms
+from fewbit.backends.graph.view import GraphView
+from fewbit.errors import UsageError
+from fewbit.sparsity.job import Job
+from fewbit.sparsity.shrinking.graph_choice import chosen, scores
+from fewbit.sparsity.shrinking.graph_compensation import apply, changes
+from fewbit.sparsity.shrinking.graph_cutting import cut, masked
+from fewbit.sparsity.shrinking.graph_groups import Group, best_walk, groups_of
+from fewbit.sparsity.shrinking.graph_items import Items
+from fewbit.sparsity.shrinking.graph_judging import nearest
+from fewbit.sparsity.shrinking.graph_naming import Wish, refuse_names
+from fewbit.sparsity.shrinking.graph_proof import differs, probes
+from fewbit.sparsity.shrinking.graph_report import facts, tell
+from fewbit.sparsity.shrinking.graph_statistics import Seen, look
+from fewbit.sparsity.shrinking.graph_walk import Walk
+
+
+def shrink_graph(model: Any, settings: Wish, job: Job) -> Any:
+    """A graph without the channels and heads that matter least.
+
+    What goes is taken out of every weight, bias and shape that it reaches, and proved: the smaller graph answers as the
+    whole one does with these channels at zero where they are read. Then, with data, readers make up for what went, as
+    far as that brings the answers on items kept aside nearer.
+
+    Args:
+        model: an `onnx.ModelProto`; it is not changed.
+        settings: `channels` and `heads` (shares to take out), `targets` and `ignore` (names, globs, `re:` patterns or
+            operators of the layers that make the channels), `multiple` (the number of channels left is one of it),
+            `score` (`error` or `magnitude`) and `compensate`.
+        job: with `calibration` (none: the sizes of weights decide), `samples`, and the record.
+
+    Returns:
+        A new `onnx.ModelProto`.
+
+    Raises:
+        UsageError: a quantized graph, names of layers that are not there, or a graph whose smaller one does not answer as it should.
+    """
+    view = GraphView.of(model)
+    _refuse_quantized(view)
+    refuse_names(view.model, settings)
+    items = Items(view, job)
+    view.probe(items.first)
+    done = _shrunk(view, items, settings, job)
+    small, how = done.small, dict[str, Any]()
+    if done.gone and items and settings.compensate:
+        small, how = _made_up(view, done, items)
+    proto = to_proto(small.model)
+    _check(proto)
+    tell(job.record, done.groups, done.gone, settings)
+    job.record.facts["shrink"] = {
+        "bytes": {"before": view.size(), "after": small.size()},
+        **facts(done.groups, done.gone),
+        **how,
+    }
+    return proto
+
+
+@dataclass
+class _Done:
+    small: GraphView
+    walk: Walk
+    groups: list[Group]
+    gone: set[int]
+    seen: Mapping[str, Seen]
+
+
+def _shrunk(view: GraphView, items: Items, settings: Wish, job: Job) -> _Done:
+    """The smaller graph, proved; where the graph computes with numbers of channels, in a second try without these."""
+    forms, tests, why = value_forms(view.model, items.first), probes(view.model, items.first), None
+    seen: Mapping[str, Seen] | None = None
+    for strict in (False, True):
+        small = view.model.clone(deep_copy=False)
+        walk = best_walk(small, forms, strict=strict)
+        groups = groups_of(walk)
+        if seen is None:
+            seen = look(view, items.looked_at(), {read.node.name or "" for read in walk.reads}) if items else {}
+        gone = chosen(walk, groups, scores(walk, seen if settings.score == "error" else {}), settings)
+        cut(small, walk, gone)
+        reference = view.model.clone(deep_copy=False)
+        masked(reference, walk, gone)
+        why = differs(small, reference, tests)
+        if why is None:
+            return _Done(GraphView(small, view.source), walk, groups, gone, seen)
+        if not strict:
+            job.record.note("shrink-again", f"{why}; channels whose number the graph computes with stay")
+    raise UsageError(
+        f"the smaller graph does not answer as the whole one does without these channels: {why}",
+        where=view.model.graph.name or "ModelProto",
+        expected="the same answers, to float rounding",
+        try_="name layers to leave alone under `ignore`",
+    )
+
+
+def _made_up(view: GraphView, done: _Done, items: Items) -> tuple[GraphView, dict[str, Any]]:
+    """The smaller graph with readers that make up for what went, in the way that serves best on items kept aside."""
+    views = {"nothing": done.small}
+    for name, refit in (("means", False), ("refit", True)):
+        views[name] = done.small.copy()
+        apply(views[name], changes(view, done.walk, done.gone, done.seen, refit=refit), refit=refit)
+    best, off = nearest(views, view, items.judges)
+    return views[best], {"made_up_by": best, "off": off}
+
+
+def _check(proto: Any) -> None:
+    """Hold a graph against the rules of ONNX."""
+    import onnx
+
+    if proto.ByteSize() < 2**31:
+        onnx.checker.check_model(proto, full_check=False)
+
+
+def _refuse_quantized(view: GraphView) -> None:
+    names = quantized_nodes(view.model)
+    if names:
+        raise UsageError(
+            f"{len(names)} nodes compute with codes",
+            where=", ".join(names[:4]),
+            expected="a float model",
+            try_="shrink first, then quantize",
+        )

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zeros in the weights of a model, in one go: magnitude, Wanda, SparseGPT, ALPS; free, N:M or in blocks.
+
+plan      which weights, how many zeros in each, found how; what stays dense, with the reason
+budget    if asked: zeros go where answers feel them least
+execute   decoders block by block, each layer for the inputs it will have; networks of convolutions and graphs from one
+          pass, after which biases make up for the shift of means
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fewbit.algorithms._members import algorithm
+from fewbit.data.dataset import Dataset
+from fewbit.data.text import as_inputs
+from fewbit.engine.evidence import Evidence
+from fewbit.engine.joining import by_the_first
+from fewbit.engine.options import Options
+from fewbit.engine.run import execute, probe, view_of
+from fewbit.engine.walked import wants_walk
+from fewbit.errors import UsageError
+from fewbit.model.view import ModelView
+from fewbit.record import Record
+from fewbit.schemes.faults import Fault
+from fewbit.schemes.faults import refuse as refuse_all
+from fewbit.sparsity.job import Job
+from fewbit.sparsity.layers import choose_layers
+from fewbit.sparsity.pruning.planning import Pruning, misfits, pruning_plan
+from fewbit.sparsity.pruning.settings import Settings
+from fewbit.sparsity.pruning.sharing import shared_out
+
+__all__ = ["Settings", "refuse", "run"]
+
+_TEXT = ("seqlen", "pack", "text_column")
+
+
+def refuse(settings: Settings, model: Any, job: Job) -> None:
+    """Names that match nothing, inputs that N:M does not divide, what needs data where there is none; all at once.
+
+    Raises:
+        UsageError: with everything that was found.
+    """
+    view, faults = view_of(model), list[Fault]()
+    try:
+        chosen = choose_layers(view, settings.targets, settings.ignore)
+        faults += misfits(chosen.points, settings.pattern)
+        if not faults:
+            pruning_plan(view, settings, data=job.calibration is not None)
+    except UsageError as error:
+        faults.append(Fault(error.where or "prune", error.what, error.expected or "", error.try_))
+    if job.calibration is None:
+        needs = settings.algorithm is not None and bool(algorithm(settings.algorithm).needs)
+        given = {"algorithm": settings.algorithm if needs else None, "budget": settings.budget}
+        asks = [name for name, value in given.items() if value not in (None, "uniform")]
+        faults += [Fault(name, f"{given[name]} without data", "calibration samples", "magnitude") for name in asks]
+    refuse_all(faults, "the stage prune")
+
+
+@torch.inference_mode(False)  # sensitivity is found by gradients, and what is made is to be used outside of that mode
+def run(model: Any, settings: Settings, job: Job) -> Any:
+    """The model with zeros in it, as a new one; a line of the record for each layer, totals under `prune`."""
+    view = view_of(model).copy()
+    options = Options(**{name: value for name in _TEXT if (value := job.options.get(name)) is not None})
+    dataset: Dataset | None = None
+    if job.calibration is not None:
+        text: dict[str, Any] = {"seqlen": options.seqlen, "pack": options.pack, "column": options.text_column}
+        dataset = as_inputs(job.calibration, model, view.signature(), **text)
+        probe(view, dataset, options.batch_size)
+    record = Record("prune")
+    found = pruning_plan(view, settings, data=dataset is not None)
+    _tell(found, record)
+    if settings.budget == "sensitivity" and dataset is not None:
+        found = _budgeted(view, found, settings, Evidence(dataset, job.samples, progress=job.progress), record)
+    if dataset is not None and settings.correct and not wants_walk(view, found.plan):
+        options = replace(options, correct="fast_bias_correction")
+    result = execute(
+        view, found.plan, dataset, record=record, progress=job.progress, samples=job.samples, options=options,
+        work=None if job.work is None else job.work / "prune",
+    )  # fmt: skip
+    if settings.quantize is not None:
+        result.sign(found.plan.config, record)
+    layers = _layers(result, found)
+    for line in record.lines:
+        if line["what"] == "pruned":
+            line |= layers[line["where"]]
+    job.record.lines += record.lines
+    job.record.facts["prune"] = _totals(layers) | {"items": record.facts["items"], "layers": layers} | {
+        name: record.facts[name] for name in ("budget", "correction") if name in record.facts
+    }  # fmt: skip
+    return result.native()
+
+
+def _tell(found: Pruning, record: Record) -> None:
+    """Say what was decided before anything is done."""
+    name, why = found.algorithm
+    record.note("algorithm", why, algorithm=name)
+    for where, other, reason in found.others:
+        record.note("algorithm", reason, where=where, algorithm=other)
+    for where, reason in found.dense:
+        record.note("dense", reason, where=where)
+
+
+def _budgeted(view: ModelView, found: Pruning, settings: Settings, evidence: Evidence, record: Record) -> Pruning:
+    # Of several workers one decides: sums of gradients may differ in the last bit, and all must plan the same.
+    shares = by_the_first(shared_out)(view, found, settings.pattern.share, evidence)
+    record.facts["budget"] = {**shares.facts, "used": shares.zeros is not None}
+    if shares.zeros is None:
+        reason = "answers to items kept aside would not be nearer otherwise: all layers have the same share of zeros"
+        record.note("budget", reason, **shares.facts)
+        return found
+    record.note("budget", "layers that answers depend on less have more of the zeros", **shares.facts)
+    return found.with_zeros(shares.zeros)
+
+
+def _layers(view: ModelView, found: Pruning) -> dict[str, dict[str, Any]]:
+    """What became of each weight."""
+    made = {}
+    for w in found.plan.weights:
+        zeros = int((view.read(w.point) == 0).sum())
+        share = zeros / max(1, w.point.elements)
+        made[w.point.name] = {
+            "zeros": zeros, "elements": w.point.elements, "share": share, "algorithm": w.algorithm.name
+        }  # fmt: skip
+    return made
+
+
+def _totals(layers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    zeros, elements = (sum(each[name] for each in layers.values()) for name in ("zeros", "elements"))
+    return {"zeros": zeros, "elements": elements, "share": zeros / max(1, elements)}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsify`: a model and data in, a model with zeros in it out, and the proof of what that cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fewbit import registry
+from fewbit.data.findings import Progress
+from fewbit.data.keys import is_count
+from fewbit.data.preparing.origin import find_origin
+from fewbit.errors import UsageError
+from fewbit.modules.opening import refuse_missing
+from fewbit.record import Record
+from fewbit.schemes.faults import refuse
+from fewbit.sparsity import output_folder
+from fewbit.sparsity.choosing import find_use_case
+from fewbit.sparsity.job import Job
+from fewbit.sparsity.levels import read_level, recipe_for
+from fewbit.sparsity.material import gather
+from fewbit.sparsity.modes import fault_of_mode
+from fewbit.sparsity.opening import open_network
+from fewbit.sparsity.recipe import Recipe
+from fewbit.sparsity.run import carry_out
+from fewbit.sparsity.said import Said
+from fewbit.sparsity.train_options import with_training
+from fewbit.tuning import randomness
+from fewbit.tuning.faults import Faults
+
+_FOR_STAGES = ("batch_size", "seqlen", "pack", "seed", "compact", "device", "workers")
+"""What stages may want to know of what the user said; the rest is in the data or the recipe by then."""
+
+
+def sparsify(
+    model: Any,
+    data: Any,
+    *,
+    mode: str = "one-shot",
+    use_case: str | None = None,
+    optim_level: float = 0.5,
+    recipe: Recipe | str | Path | None = None,
+    output: str | Path | None = None,
+    teacher: Any = None,
+    validation: Any = None,
+    eval_metric: str | None = None,
+    samples: int = 128,
+    factory: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """Make a model sparse, and smaller in bits: after training, in training, or on other data.
+
+    The model, the data and the caller's random state stay as they are. Data, settings and model are checked before the
+    work starts, all faults at once.
+
+    Args:
+        model: an `nn.Module`, an ONNX `ModelProto`, or a path: an `.onnx` file, a Hugging Face folder, a state dict
+            with a factory, `"file.py:function"`.
+        data: whatever `Dataset` or `finetune` takes: a folder of pictures, of `.npz` samples, in YOLO's layout, rows of
+            JSON or CSV, a loader, a `DatasetConfig`. None where nothing has to be seen.
+        mode: `one-shot`: a few samples, no training; `training-aware`: zeros come while the model learns;
+            `sparse-transfer`: a sparse model learns other data, its zeros stay.
+        use_case: what the model is for, of `fewbit list use_cases` or `"file.py:function"`; found by looking if none.
+        optim_level: from 0, unchanged, to 1; see `fewbit.sparsity.levels`.
+        recipe: instead of a level, a `Recipe` or the file of one.
+        output: a new folder for `deployment/`, `record.json`, `recipe.yaml` and, of training, `checkpoints/`.
+        teacher: for modes that train, a model, or its path, to learn from; the model as it was given if none. False or
+            `"off"` for no teacher.
+        validation: to judge by, like `data`; what the data keeps aside if none, False for nothing.
+        eval_metric: the number to judge by; that of the use case if none.
+        samples: how many samples are looked at in one-shot pruning and for the ranges of int8.
+        factory: `"file.py:function"` that builds the model of a state dict.
+        progress: shows how far it is.
+        options: `train_samples`, `val_samples`, `batch_size`, `seqlen`, `image_size`, `columns`, `device` …; for modes
+            that train every setting of `finetune`: `epochs`, `lr` ….
+
+    Returns:
+        The sparse model, of the kind that was given; a module has its `fewbit_record`. With an output, its folder.
+
+    Raises:
+        UsageError: settings that cannot be, a model that cannot be made so.
+        DataError: data that is faulty or does not fit the model.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    >>> same = sparsify(model, None, optim_level=0)
+    >>> same.fewbit_record.facts["recipe"]["stages"], torch.equal(same[0].weight, model[0].weight)
+    ([], True)
+    """
+    faults = Faults()
+    faults.tried(lambda: refuse(fault_of_mode(mode), "the call"))
+    faults.tell()
+    with_teacher = teacher not in (None, False, "off")
+    chosen: Any = faults.tried(lambda: _recipe(recipe, mode, optim_level, use_case, with_teacher))
+    mode = mode if chosen is None else chosen.mode
+    said: Any = faults.tried(lambda: Said.read(options, mode))
+    named = use_case or (None if chosen is None else chosen.use_case)
+    case: Any = None if named is None else faults.tried(lambda: find_use_case(named))
+    if case is not None:
+        faults.tried(lambda: case.number(eval_metric))
+    faults.tried(lambda: _check_samples(samples))
+    for each in (model, teacher if with_teacher else None):
+        faults.tried(partial(_check_model, each))
+    for each in (data, validation):
+        faults.tried(partial(_check_data, each))
+    folder = None if output is None else faults.tried(lambda: output_folder.check(output))
+    faults.tell()
+    chosen = with_training(chosen, said.training, teacher)
+    with randomness.private(said.own["seed"]):
+        network = open_network(model, factory)
+        record = Record("sparsify", {"mode": mode, "optim_level": None if recipe is not None else optim_level})
+        progress = progress or Progress()
+        more: dict[str, Any] = {"samples": samples, "record": record, "progress": progress}
+        found = gather(network, data, validation, case, said, **more)
+        metric = found.use_case.number(eval_metric)
+        if eval_metric is not None and any(name == "train" for name, _ in chosen.stages):
+            chosen = with_training(chosen, {"judge_by": metric})
+        job = Job(
+            mode=mode,
+            use_case=found.use_case,
+            task=found.use_case.task,
+            dense=network.model,
+            data=found.data,
+            calibration=found.calibration,
+            validation=found.validation,
+            samples=samples,
+            record=record,
+            progress=progress,
+            work=output_folder.work_of(folder, chosen),
+            options={name: options[name] for name in _FOR_STAGES if options.get(name) is not None},
+            teacher=open_network(teacher).model if with_teacher else None,
+            metric=metric,
+            classes=found.classes,
+            preprocessing=found.preprocessing,
+            home=network.home,
+            factory=network.factory,
+        )
+        complete = replace(chosen, use_case=chosen.use_case or found.use_case.name)
+        return carry_out(complete, job, folder)
+
+
+def _recipe(given: Recipe | str | Path | None, mode: str, level: float, use_case: str | None, teacher: bool) -> Recipe:
+    """The recipe that somebody wrote, or the one that a level means."""
+    if given is None:
+        return recipe_for(mode, level, use_case=use_case, teacher=teacher)
+    read_level(level)
+    found = given if isinstance(given, Recipe) else Recipe.load(given)
+    if found.use_case is not None and use_case is not None:
+        found = replace(found, use_case=use_case)
+    return found
+
+
+def _check_samples(samples: int) -> None:
+    if not is_count(samples):
+        raise UsageError(f"samples={samples!r}", where="samples", expected="a whole number from 1 up")
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, str | Path) and not registry.is_reference(model):
+        refuse_missing(model)
+
+
+def _check_data(data: Any) -> None:
+    if isinstance(data, str | Path) and not registry.is_reference(data):
+        find_origin(data)

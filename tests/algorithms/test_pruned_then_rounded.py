@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A weight that was pruned keeps its zeros when it is rounded later, whatever makes up for the rounding."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from algorithms.pruning import FLOAT, inputs, off, problem, seen
+from fewbit.algorithms import adaround, gptq, scale_search, sign_round, sparse_gpt
+from fewbit.algorithms._block import BlockProblem
+from fewbit.engine.experts import merged
+from fewbit.numerics.blocks import QSchemeType
+from fewbit.numerics.dtypes import Dtype
+from fewbit.numerics.grid import Grid
+from fewbit.numerics.scales import ScaleType
+from fewbit.numerics.sparsity import Pattern
+
+GROUP = {"granularity": QSchemeType.per_group, "group_size": 8}
+GRIDS = {
+    "int4 full range": Grid(Dtype.int4, **GROUP, full_range=True),
+    "int2": Grid(Dtype.int2, **GROUP),
+    "uint4 asymmetric": Grid(Dtype.uint4, **GROUP, symmetric=False),
+    "int4 blocks": Grid(Dtype.int4, QSchemeType.per_block, block_size=(4, 8)),
+    "nvfp4": Grid(Dtype.fp4, **GROUP, scale_type=ScaleType.float8_e4m3fn),
+    "nf4": Grid(Dtype.nf4, **GROUP),
+}
+
+
+def pruned(grid, wanted=None):
+    case = problem(Pattern(0.5), 3, (12, 24), FLOAT, wanted=wanted)
+    weight = sparse_gpt.solve(case).qtensor.dequantize()
+    return replace(case, weight=weight, grid=grid, block=grid.weight_block((12, 24)), pattern=None, shared={})
+
+
+@pytest.mark.parametrize("wanted", [None, lambda x, w: x @ (1.2 * w).T], ids=["as it is", "wanted"])
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_gptq(grid, wanted):
+    case = pruned(grid, wanted=wanted)
+    found = gptq.solve(case, refits=1)
+    assert bool((found.qtensor.dequantize()[case.weight == 0] == 0).all())
+    assert found.facts["zeros_kept"] == 144
+    assert sum(share for name, share in found.facts["won"].items() if "blend" in name) > 0
+    if wanted is None:  # and the others still make up for one another
+        ours, searched = (off(case, s.qtensor.dequantize()).sum() for s in (found, scale_search.solve(case)))
+        assert ours < searched
+
+
+def test_gptq_moves_what_is_kept_to_what_is_wanted():
+    grid = Grid(Dtype.int8, QSchemeType.per_channel)
+    case = pruned(grid)
+    x, aside = inputs(8, 2048, 24), inputs(8, 3072, 24)[2048:]
+    told, judged = (seen(each, each @ (1.5 * case.weight).T) for each in (x, aside))
+    found = gptq.solve(replace(case, statistics=told, held_out_statistics=judged), pull=1e-4).qtensor.dequantize()
+    assert torch.equal(found == 0, case.weight == 0)
+    lost = (aside @ (found - 1.5 * case.weight).T).square().sum() / (aside @ case.weight.T).square().sum()
+    assert lost < 1e-2  # a quarter, if it had stayed
+
+
+def test_a_few_zeros_are_not_held_and_a_free_zero_point_says_what_it_loses():
+    grid, weight = GRIDS["int4 full range"], torch.randn(60, 24, generator=torch.Generator().manual_seed(1))
+    weight[0, 0] = 0
+    case = replace(problem(None, shape=(60, 24), grid=grid), weight=weight)
+    assert "zeros_kept" not in gptq.solve(case).facts  # one in 1440 is chance
+    free = Grid(Dtype.uint4, **GROUP, symmetric=False, float_zero=True)
+    assert gptq.solve(pruned(free)).facts["zeros_lost"] == 144
+
+
+@pytest.mark.parametrize("grid", [GRIDS["int4 full range"], GRIDS["uint4 asymmetric"]], ids=["int4", "uint4"])
+def test_adaround(grid):
+    case = pruned(grid)
+    found = adaround.solve(case)
+    assert found.facts["turned"] > 0
+    assert bool((found.qtensor.dequantize()[case.weight == 0] == 0).all())
+
+
+@pytest.mark.parametrize("grid", [GRIDS["int2"], GRIDS["uint4 asymmetric"], GRIDS["nf4"]], ids=["int2", "uint4", "nf4"])
+def test_sign_round(grid):
+    """Every slope says that all values should grow; those that were pruned do not."""
+    case = pruned(grid)
+    start = gptq.solve(case).qtensor
+    block = BlockProblem(
+        {"w": case.weight},
+        {"w": start},
+        lambda values, items: values["w"].sum(1, keepdim=True),
+        lambda items: case.weight.sum(1, keepdim=True) + 3,
+        [0, 1],
+    )
+    found = sign_round.solve(block, iters=40, lr=0.1)
+    assert found.facts["turned"] > 0.05
+    assert bool((found.codes["w"].dequantize()[case.weight == 0] == 0).all())
+
+
+def test_zeros_of_many_experts_are_added_up():
+    assert merged([{"zeros": 3, "error": 0.5}, {"zeros": 4, "error": 0.25}]) == {"zeros": 7, "error": 0.375}

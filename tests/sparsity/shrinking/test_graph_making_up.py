@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes is chosen by what readers lose, and made up for: exactly where the rest can say what was there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from linked_graphs import PICTURE, TOKENS, between, conv, linear, node, random, several, weights
+from onnx_graphs import model, run
+from shrinking_graphs import arrays, close, gone, left, shrunk
+
+PICTURES = [{"x": random(2, 4, 8, 8, seed=seed)} for seed in range(11)]
+ROWS = [{"x": random(2, 5, 8, seed=seed)} for seed in range(11)]
+
+
+def test_the_channels_that_readers_lose_least_by_go():
+    constants = weights(a=(8, 6), b=(6, 3))
+    constants["a.w"][:, [1, 4]] *= 30  # loud, and hardly read
+    constants["b.w"][[1, 4]] *= 1e-4
+    constants["a.w"][:, 2] *= 1e-4  # quiet
+    proto = model(
+        [linear("a", "x", "c"), node("Tanh", ["c"], ["d"]), linear("b", "d", "y")], TOKENS, {"y": None}, constants
+    )
+    for data in (None, ROWS):
+        small, _, _ = shrunk(proto, data)
+        kept = arrays(small)["a.w"].shape[1]
+        assert kept == 3
+        assert left(constants["a.w"], arrays(small)["a.w"], 1) == [0, 3, 5]
+
+
+def test_a_channel_that_never_changes_moves_into_the_bias_exactly():
+    constants = weights(a=(4, 4, 1, 1), b=(5, 4, 3, 3))
+    constants["a.w"][1] = 0
+    constants["a.b"][:] = [1, 3, 1, 1]  # after the ReLU the second is always 3
+    proto = several(conv("a", "x", "c"), node("Relu", ["c"], ["d"]), conv("b", "d", "y"), **constants)
+    small, facts, _ = shrunk(proto, PICTURES, channels=0.25)
+    assert gone(left(constants["a.w"], arrays(small)["a.w"]), 4) == [1]
+    assert facts["made_up_by"] in ("means", "refit") and facts["off"]["means"] < 1e-9 < facts["off"]["nothing"]
+    close(run(small, x=PICTURES[0]["x"]), run(proto, x=PICTURES[0]["x"]))
+
+
+@pytest.mark.parametrize("kind", ["convolution", "linear", "gemm", "groups", "transposed"])
+def test_a_channel_that_others_say_moves_into_their_weights(kind):
+    proto, data = _with_sums(kind)
+    _, facts, _ = shrunk(proto, data, channels=0.34)
+    assert facts["groups"][0]["after"] < facts["groups"][0]["before"]
+    assert facts["made_up_by"] == "refit" and facts["off"]["refit"] < 0.02 * facts["off"]["nothing"]
+
+
+def _with_sums(kind):
+    """A layer of six channels of which two are sums of others, and read little; and data."""
+    if kind in ("linear", "gemm"):
+        constants = weights(a=(8, 6), b=(6, 3))
+        constants["a.w"][:, [2, 5]] = constants["a.w"][:, [0, 3]] + constants["a.w"][:, [1, 4]]
+        constants["b.w"][[2, 5]] *= 0.1
+        if kind == "linear":
+            return model([linear("a", "x", "c"), linear("b", "c", "y")], TOKENS, {"y": None}, constants), ROWS
+        nodes = [node("Gemm", ["x", "a.w"], ["c"], name="a"), node("Gemm", ["c", "b.w"], ["y"], name="b", alpha=0.5)]
+        flat = [{"x": item["x"].reshape(10, 8)} for item in ROWS]
+        return model(nodes, {"x": ["n", 8]}, {"y": None}, constants), flat
+    shape = {"groups": (4, 3, 3, 3), "transposed": (6, 4, 3, 3)}.get(kind, (5, 6, 3, 3))
+    constants = weights(a=(6, 4, 1, 1), b=shape)
+    constants["a.w"][[2, 5]] = constants["a.w"][[0, 3]] + constants["a.w"][[1, 4]]
+    constants["a.b"][[2, 5]] = constants["a.b"][[0, 3]] + constants["a.b"][[1, 4]]
+    axis = 0 if kind == "transposed" else 1
+    np.moveaxis(constants["b.w"], axis, 0)[[2] if kind == "groups" else [2, 5]] *= 0.1
+    constants["b.b"] = random(5 if kind == "convolution" else 4)
+    reader = conv("b", "c", "y", group=2 if kind == "groups" else 1)
+    if kind == "transposed":
+        reader = node("ConvTranspose", ["c", "b.w", "b.b"], ["y"], name="b")
+    return model([conv("a", "x", "c"), reader], PICTURE, {"y": None}, constants), PICTURES
+
+
+def test_a_rewrite_that_does_not_help_is_not_kept():
+    proto = between(node("Relu", ["c"], ["d"]))
+    _, facts, _ = shrunk(proto, PICTURES)
+    assert facts["off"][facts["made_up_by"]] == min(facts["off"].values())
+
+
+def test_data_decide_the_same_way_in_every_run():
+    proto = between(node("Relu", ["c"], ["d"]))
+    assert shrunk(proto, PICTURES)[0].SerializeToString() == shrunk(proto, PICTURES)[0].SerializeToString()
+
+
+def test_a_tied_weight_stays_tied():
+    constants = {"w": random(8, 8), "b.w": random(8, 3)}
+    nodes = [node("MatMul", ["x", "w"], ["c"], name="a"), node("Relu", ["c"], ["d"]),
+             node("MatMul", ["d", "w"], ["e"], name="again"), linear("b", "e", "y")]  # fmt: skip
+    small, facts, _ = shrunk(model(nodes, TOKENS, {"y": None}, constants), ROWS)
+    assert [group["after"] for group in facts["groups"]] == [8, 3] and "w" in arrays(small)
+    assert np.array_equal(arrays(small)["w"], constants["w"])

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployment is whole, checked, smaller, and its README's commands run."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import fewbit
+import sparsity_jobs as jobs
+import tuning_runs
+from fewbit.data.dataset import Dataset
+from fewbit.errors import DataError, UsageError
+from fewbit.modules import compact_file
+from fewbit.modules.opening import open_model
+from fewbit.sparsity import deployment
+from fewbit.sparsity.deploying import model_files, to_onnx
+from fewbit.sparsity.deployment import deploy
+from fewbit.sparsity.recipe import Recipe
+
+RECIPE = Recipe.from_yaml("version: 1\nstages: []")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("fewbit.sparsity.latency._LEAST", 3)
+    monkeypatch.setattr("fewbit.sparsity.latency._MOST", 3)
+
+
+def _deployed(folder, model, job):
+    return deploy(folder, model, dense=job.dense, recipe=RECIPE, use_case=job.use_case, job=job)
+
+
+@pytest.fixture
+def run_readme(tmp_path_factory, monkeypatch, capsys):
+    """Does everything that a README says, in its folder; what was printed."""
+
+    def run(folder):
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        printed = ""
+        for language, code in re.findall(r"```(\w+)\n(.*?)```", Path("README.md").read_text(), re.DOTALL):
+            if language == "bash":
+                command = [sys.executable, *code.split()[1:]]
+                printed += subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            else:
+                script = tmp_path_factory.mktemp("readme") / "script.py"
+                script.write_text(code)
+                runpy.run_path(str(script))
+        return printed + capsys.readouterr().out
+
+    return run
+
+
+def test_a_graph_is_deployed_with_everything(tmp_path, run_readme):
+    dense = jobs.graph()
+    sparse = onnx.ModelProto()
+    sparse.CopyFrom(dense)
+    weight = np.frombuffer(sparse.graph.initializer[0].raw_data, np.float32).copy()
+    weight[np.abs(weight).argsort()[:1200]] = 0
+    sparse.graph.initializer[0].raw_data = weight.tobytes()
+    job = jobs.job(dense)
+    job.preprocessing = {"kind": "pictures", "mean": [0.5]}
+    before = sparse.SerializeToString()
+    folder = _deployed(tmp_path, sparse, job)
+    assert folder == tmp_path / "deployment" and sparse.SerializeToString() == before
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md", "labels.txt", "model.compact.safetensors", "model.onnx", "preprocessing.json", "recipe.yaml",
+        "sample-inputs", "sample-outputs",
+    ]  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["deployment"]  # nothing is left beside it
+    assert (folder / "labels.txt").read_text().split() == ["red", "green", "blue"]
+    assert Recipe.load(folder / "recipe.yaml") == RECIPE
+    said = json.loads((folder / "preprocessing.json").read_bytes())
+    assert said["mean"] == [0.5] and said["inputs"]["pixel_values"] == {"shape": [1, 3, 8, 8], "dtype": "float32"}
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    for number in range(3):
+        sample = dict(np.load(folder / f"sample-inputs/{number:03}.npz"))
+        wanted = np.load(folder / f"sample-outputs/{number:03}.npz")
+        np.testing.assert_allclose(session.run(None, sample)[0], wanted["logits"], rtol=1e-5)
+    facts = job.record.facts
+    assert facts["deployment"]["checks"]["model.onnx"]["largest"] < 1e-5
+    sizes = facts["deployment"]["files"]
+    assert sizes == {name: (folder / name).stat().st_size for name in sizes} and len(sizes) == 12
+    assert facts["latency"]["runtime"] == "ONNX Runtime" and facts["latency"]["ratio"]["median"] > 0
+    assert facts["before"]["metric"]["name"] == facts["after"]["metric"]["name"] == "accuracy"
+    assert facts["after"]["sparsity"]["layers"]["conv"]["zeros"] == 1200
+    text = (folder / "README.md").read_text()
+    assert "62.5% of the weights are zero" in text and f"{sizes['model.onnx']:,}" in text
+    printed = run_readme(folder)
+    assert "differs by" in printed and "restored/model.onnx" in printed
+    assert (folder / "restored/model.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
+
+
+def test_a_module_is_deployed_as_tensors_and_as_onnx(tmp_path):
+    dense = jobs.network()
+    sparse = jobs.pruned(dense, 0.7)
+    job = jobs.job(dense)
+    folder = _deployed(tmp_path, sparse, job)
+    x = torch.tensor(np.stack([row["pixel_values"] for row in jobs.pictures(5, seed=7)]))
+    again = fewbit.load(folder, jobs.Network())
+    assert torch.equal(again(x), sparse(x))
+    found = onnxruntime.InferenceSession(folder / "model.onnx").run(None, {"pixel_values": x.numpy()})[0]
+    np.testing.assert_allclose(found, sparse(x).detach().numpy(), atol=1e-5)
+    checks = job.record.facts["deployment"]["checks"]
+    assert checks["PyTorch"] == {"samples": 3, "largest": 0.0, "relative": 0.0}
+    assert checks["model.onnx"]["relative"] < 1e-5
+    kept = compact_file.contents(folder / "fewbit.compact.safetensors")["conv.weight"]
+    assert kept.stored_bytes < (0.3 + 1 / 32) * kept.dense_bytes + 20
+    assert any(line["what"] == "onnx-written" and "any size" in line["reason"] for line in job.record.lines)
+    assert "model=your_model" in (folder / "README.md").read_text()
+    manifest = json.loads((folder / "fewbit.json").read_bytes())
+    assert {"README.md", "model.onnx", "sample-inputs/000.npz"} <= manifest["files"].keys()
+
+
+def test_codes_are_deployed_as_tensors_and_said_not_to_be_onnx(tmp_path):
+    dense = jobs.network()
+    job = jobs.job(dense)
+    small = fewbit.compress_weights(jobs.pruned(dense), mode="int8_sym")
+    folder = _deployed(tmp_path, small, job)
+    assert not (folder / "model.onnx").exists()
+    assert any(line["what"] == "onnx-not-written" and "codes" in line["reason"] for line in job.record.lines)
+    x = torch.tensor(jobs.pictures(1)[0]["pixel_values"])[None]
+    torch.testing.assert_close(fewbit.load(folder, jobs.Network(), freeze=True)(x), small(x))
+
+
+def _language_job():
+    model = tuning_runs.language_model()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.up_proj.weight[:, ::2] = 0
+    job = jobs.job(model, labelled=False)
+    job.calibration = Dataset(
+        [{"input_ids": np.array(row["input_ids"])} for row in tuning_runs.texts(6)], batched=False
+    )
+    return model, job
+
+
+def test_a_hugging_face_model_is_loaded_without_code(tmp_path, run_readme):
+    model, job = _language_job()
+    folder = _deployed(tmp_path, model, job)
+    assert (folder / "config.json").is_file() and (folder / "fewbit.compact.safetensors").is_file()
+    printed = run_readme(folder)
+    assert "logits differs by 0.0" in printed
+    assert "save_pretrained" in (folder / "README.md").read_text()
+    fewbit.load(folder).save_pretrained(tmp_path / "dense")
+    again = type(model).from_pretrained(tmp_path / "dense")
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_a_hugging_face_folder_is_written_where_it_is_asked_for(tmp_path, run_readme):
+    model, job = _language_job()
+    job.options["compact"] = False
+    folder = _deployed(tmp_path, model, job)
+    assert (folder / "model.safetensors").is_file() and not (folder / "fewbit.json").exists()
+    assert job.record.facts["deployment"]["kind"] == "huggingface"
+    run_readme(folder)
+
+
+def test_without_data_there_are_no_samples_and_it_is_said(tmp_path):
+    dense = jobs.network()
+    job = jobs.job(dense, labelled=False)
+    job.data = job.calibration = None
+    folder = _deployed(tmp_path, jobs.pruned(dense), job)
+    assert not (folder / "sample-inputs").exists() and job.record.facts["latency"] is None
+    assert {"no-samples", "onnx-not-written"} <= {line["what"] for line in job.record.lines}
+    assert "no samples to check it by" in (folder / "README.md").read_text()
+
+
+def test_a_factory_stands_in_the_readme(tmp_path, run_readme):
+    (tmp_path / "made.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(8, 8))\n")
+    factory = f"{tmp_path / 'made.py'}:build"
+    dense = open_model(factory)
+    job = jobs.job(dense, labelled=False, factory=factory)
+    job.calibration = Dataset([{"input": np.ones(8, np.float32) * n} for n in range(3)], batched=False)
+    folder = _deployed(tmp_path / "out", dense, job)
+    run_readme(folder)
+    assert factory in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_a_model_that_shrank_is_deployed_as_a_program(tmp_path, run_readme, codes):
+    dense = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    small = nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 4)).eval()
+    small = fewbit.compress_weights(small, mode="int8_sym") if codes else small
+    job = jobs.job(dense, labelled=False)
+    rows = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    job.calibration = Dataset([{"input": row} for row in rows], batched=False)
+    folder = _deployed(tmp_path, small, job)
+    x = torch.from_numpy(rows)
+    torch.testing.assert_close(torch.export.load(folder / "model.pt2").module()(input=x), small(x))
+    assert (folder / "model.onnx").is_file() != codes
+    assert any(line["what"] == "program-written" and "any size" in line["reason"] for line in job.record.lines)
+    run_readme(folder)
+
+
+def test_what_is_there_is_not_replaced(tmp_path):
+    (tmp_path / "deployment").mkdir()
+    (tmp_path / "deployment" / "mine.txt").write_text("mine")
+    dense = jobs.network()
+    with pytest.raises(UsageError, match="not empty"):
+        _deployed(tmp_path, jobs.pruned(dense), jobs.job(dense))
+    assert [path.name for path in tmp_path.rglob("*")] == ["deployment", "mine.txt"]
+
+
+def test_an_interrupted_deployment_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(deployment, "readme", lambda *args: 1 / 0)
+    dense = jobs.network()
+    with pytest.raises(ZeroDivisionError):
+        _deployed(tmp_path / "new", jobs.pruned(dense), jobs.job(dense))
+    assert not (tmp_path / "new").exists()
+
+
+def test_other_answers_are_refused(tmp_path, monkeypatch):
+    dense = jobs.network()
+    monkeypatch.setattr(model_files, "load", lambda folder, like: jobs.network(5))
+    with pytest.raises(DataError, match="answers otherwise"):
+        _deployed(tmp_path, jobs.pruned(dense), jobs.job(dense))
+    assert not list(tmp_path.iterdir())
+
+
+def test_onnx_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
+    dense = jobs.network()
+    job = jobs.job(dense)
+    monkeypatch.setattr(to_onnx, "copied", lambda model: jobs.network(5))
+    folder = _deployed(tmp_path, jobs.pruned(dense), job)
+    assert not (folder / "model.onnx").exists()
+    assert any(line["what"] == "onnx-not-written" and "differ" in line["reason"] for line in job.record.lines)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times in turns, and sentences that say where zeros bring no speed."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fewbit
+import sparsity_jobs as jobs
+from fewbit.numerics.sparsity import Pattern, kept
+from fewbit.sparsity.latency import latency, words
+
+
+class _Sleeps(nn.Module):
+    def __init__(self, seconds, log):
+        super().__init__()
+        self.seconds, self.log = seconds, log
+
+    def forward(self, x):
+        self.log.append(self.seconds)
+        time.sleep(self.seconds)
+        return x
+
+
+def test_the_ratio_is_that_of_the_times_and_models_take_turns():
+    log = []
+    found = latency(_Sleeps(0.004, log), _Sleeps(0.016, log), ((torch.ones(1),), {}), seconds=0.05)
+    assert found["turns"] == 7 and found["runtime"] == "PyTorch"
+    assert 2 < found["ratio"]["median"] < 5 and found["ratio"]["low"] <= found["ratio"]["median"]
+    assert found["float_ms"]["median"] >= 4 and found["result_ms"]["median"] >= 16
+    turns = [tuple(log[6:][n : n + 2]) for n in range(0, 14, 2)]
+    assert turns[:2] == [(0.004, 0.016), (0.016, 0.004)]
+    said = words(nn.Linear(2, 2), found)
+    assert len(said) == 1 and "slower than the float model by" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.4, 0.6, "2.00 times as fast"), (0.9, 1.1, "as far as could be seen")]
+)
+def test_the_verdict_needs_quartiles_on_one_side(low, high, verdict):
+    ratio = {"median": (low + high) / 2, "low": low, "high": high}
+    assert verdict in words(nn.Linear(2, 2), {"ratio": ratio, "runtime": "PyTorch", "turns": 7})[0]
+
+
+def test_a_slow_model_takes_three_turns():
+    log = []
+    found = latency(_Sleeps(0.01, log), _Sleeps(0.01, log), ((torch.ones(1),), {}), seconds=0)
+    assert found["turns"] == 3 and len(log) == 8
+
+
+def test_graphs_run_in_onnx_runtime():
+    item = {"pixel_values": np.ones((1, 3, jobs.SIDE, jobs.SIDE), np.float32)}
+    found = latency(jobs.graph(), jobs.graph(1), item, seconds=0)
+    assert found["runtime"] == "ONNX Runtime" and found["ratio"]["median"] > 0
+
+
+def test_what_zeros_do_not_do_is_said():
+    model = jobs.pruned(jobs.network())
+    (said,) = words(model, None)
+    assert "45.0% of the weights are zero" in said and "no faster" in said
+    assert words(jobs.network(), None) == []
+
+
+def test_two_of_four_and_codes_are_said():
+    layer = nn.Linear(16, 16)
+    layer.weight.data *= kept(layer.weight.detach().abs(), Pattern.read("2:4"))
+    model = nn.Sequential(layer, nn.Linear(16, 16)).eval()
+    assert any("1 of 2 linear layers are 2:4" in line and "Ampere" in line for line in words(model, None))
+    small = fewbit.compress_weights(model, mode="int8_sym")
+    assert any("Codes of few bits" in line for line in words(small, None))
