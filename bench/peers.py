@@ -25,7 +25,7 @@ FIRST_IMPORT = {
     "hqq": "import hqq.core.quantize",
     "llmcompressor": "import llmcompressor",
     "nncf": "import nncf",
-    "nncf_torch": "import nncf.torch; nncf.torch.force_build_cpu_extensions()",
+    "nncf_torch": "import nncf.torch.quantization.extensions as e; e.QuantizedFunctionsCPULoader.load()",
     "ort": "import onnxruntime.quantization",
     "quark": "import quark.torch",
     "sparseml": "import sparseml.pytorch.optim",

@@ -92,12 +92,12 @@ def measure(row: Row, given: Row, options: argparse.Namespace) -> Row:
         try:
             row |= {"when": time.strftime("%Y-%m-%d %H:%M"), "load": os.getloadavg()[0]}
             found = ask(
-                row["side"], options, do="sparsify", side=row["side"], way=row["way"], format=row["format"],
+                row["side"], options, do="language.sparsify", side=row["side"], way=row["way"], format=row["format"],
                 first=row["seed"] * SAMPLES, samples=row["samples"], out=out,
                 split=options.split or row["device"] == "cpu", **common,
             )  # fmt: skip
             wanted = {"group": 64, "levels": format.levels, "share": format.share, "structure": format.structure}
-            return row | found | ask("fewbit", options, do="judge", weights=out, **wanted, **common)
+            return row | found | ask("fewbit", options, do="language.judge", weights=out, **wanted, **common)
         except Failed as failure:
             return row | {"failed": str(failure)}
 
@@ -116,7 +116,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     base = {key: getattr(options, key) for key in ("device", "blocks", "samples", "judged")}
     dense = {"judged": options.judged, "device": options.device, "weights": None, "group": 0, "levels": None}
     yield {**base, "format": "", "side": "float", "way": "", "seed": 0} | ask(
-        "fewbit", options, do="judge", worker=WORKER, share=0.0, structure="unstructured", **dense, **given
+        "fewbit", options, do="language.judge", worker=WORKER, share=0.0, structure="unstructured", **dense, **given
     )
     asked = [
         {**base, "format": format, "side": side, "way": way, "seed": seed, "together": options.together}

@@ -87,8 +87,16 @@ def opened(net: str, weights: str, device: str = "cpu") -> nn.Module:
 
 
 def pruned_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that every side is asked to prune: all convolutions; the head stays dense."""
-    return {f"{name}.weight": m.weight.detach() for name, m in model.named_modules() if isinstance(m, nn.Conv2d)}
+    """The weights that every side is asked to prune: convolutions but the first and those of one channel each."""
+    dense = dense_layers(model)
+    found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+    return {f"{name}.weight": module.weight.detach() for name, module in found.items() if name not in dense}
+
+
+def dense_layers(model: nn.Module) -> list[str]:
+    """The layers that stay as they are: the first, the last, and convolutions of each channel on its own."""
+    each = [name for name, m in model.named_modules() if isinstance(m, nn.Conv2d) and m.groups > 1]
+    return ["stem.0", *each, "head"]
 
 
 class Pictures:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One measurement of bench/sparsity.py, in a process of its own: a question as JSON in, the answer as JSON out.
 
-    python -P bench/sparsity_worker.py '{"do": "sparsify", "side": "fewbit", "way": "auto", "format": "2of4", …}'
+    python -P bench/sparsity_worker.py '{"do": "language.sparsify", "side": "fewbit", "way": "auto", …}'
 
-`-P` keeps this folder out of the path, and what is needed of it is loaded by its place: bench/kernels.py, data.py and
-models.py must not hide packages of these names.
+The question names a function of bench/sparsity_do_PART.py. `-P` keeps this folder out of the path, and what is needed
+of it is loaded by its place: bench/kernels.py, data.py and models.py must not hide packages of these names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +24,18 @@ SHORT = 1e-3
 """How many fewer zeros than were asked for are still as many: counts of rows and blocks are whole numbers."""
 
 
-def sparsify(**question: Any) -> dict[str, Any]:
-    """Seconds of a side's whole job on a loaded language model; its weights are left in a file."""
-    answer: dict[str, Any] = by_place("language_worker").quantize(**question, bench="sparsity")
-    return answer
+def by_place(name: str) -> Any:
+    """A file of this folder, `NAME.py` or `sides/NAME.py`, as a module."""
+    if name not in sys.modules:
+        path = next(path for path in (HERE / f"{name}.py", HERE / "sides" / f"{name}.py") if path.exists())
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        sys.modules[name] = module
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return sys.modules[name]
 
 
-def judge(share: float, structure: str, weights: str | None, **question: Any) -> dict[str, Any]:
-    """Perplexities of the plain language model with some weights in place of its own, refused if zeros are missing."""
-    worker = by_place("language_worker")
-    counted: dict[str, Any] = {}
-    if weights is not None:
-        found = worker.load_file(weights)
-        model = worker.load(question["folder"], "cpu")
-        layers = {f"{name}.weight" for name, _ in worker.blocks_linears(model)}
-        counted = zeros_of({name: value for name, value in found.items() if name in layers}, share, structure)
-    return counted | worker.judge(weights=weights, **question)
-
-
-def zeros_of(weights: dict[str, Tensor], share: float, structure: str) -> dict[str, float]:
+def zeros_of(weights: dict[str, Tensor], share: float, structure: str = "unstructured") -> dict[str, float]:
     """The share of zeros, in all weights and in those that have the fewest and the most of them.
 
     Raises:
@@ -62,25 +54,12 @@ def zeros_of(weights: dict[str, Tensor], share: float, structure: str) -> dict[s
     return {"zeros": whole, "fewest": min(shares), "most": max(shares)}
 
 
-def by_place(name: str) -> Any:
-    """A file of this folder, as a module."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        sys.modules[name] = module
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
-    return sys.modules[name]
-
-
-def answer(questions: dict[str, Callable[..., dict[str, Any]]]) -> None:
-    """Read the question from the command line and write what its function finds; nothing else is printed."""
+if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
+    sys.modules["sparsity_worker"] = sys.modules["__main__"]
     question = json.loads(sys.argv[1])
-    with answers:
-        answers.write(json.dumps(questions[question.pop("do")](**question)))
-
-
-if __name__ == "__main__":
+    part, _, function = question.pop("do").partition(".")
     torch.manual_seed(0)
-    answer({"sparsify": sparsify, "judge": judge})
+    with answers:
+        answers.write(json.dumps(getattr(by_place(f"sparsity_do_{part}"), function)(**question)))

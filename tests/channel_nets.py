@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tiny_models import shaken
 from torch import Tensor, nn
 
 from fewbit.data.dataset import Dataset
 from fewbit.sparsity.job import Job
+from tiny_models import shaken
 
 
 class Block(nn.Module):

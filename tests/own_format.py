@@ -71,7 +71,7 @@ def decode(how: dict, parts: dict) -> np.ndarray:
 def width(dtype: str) -> int:
     if dtype.startswith(("int", "uint")):
         return int(dtype.lstrip("uint"))
-    return {"fp4": 4, "nf4": 4, "float16": 16, "bfloat16": 16}.get(dtype) or 1 + sum(FLOATS[dtype])
+    return {"fp4": 4, "nf4": 4, "float16": 16, "bfloat16": 16, "float32": 32}.get(dtype) or 1 + sum(FLOATS[dtype])
 
 
 def bits_of(dtype: str, packed: np.ndarray, shape: list) -> np.ndarray:
@@ -95,6 +95,8 @@ def numbers(dtype: str, patterns: np.ndarray) -> np.ndarray:
         return patterns.astype(np.uint16).view(np.float16).astype(np.float32)
     if dtype == "bfloat16":
         return (patterns.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "float32":
+        return patterns.astype(np.uint32).view(np.float32)
     return small_floats(patterns, *FLOATS[dtype])
 
 

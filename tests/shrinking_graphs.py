@@ -15,7 +15,7 @@ from fewbit.sparsity.stages.shrink import Settings
 def shrunk(proto, data=None, **settings):
     """The smaller model, and the facts of the record."""
     job = Job("one-shot", None, None, proto, None, data)
-    small = shrink_graph(proto, Settings(**{"channels": 0.5, "heads": 0.5} | settings), job)
+    small = shrink_graph(proto, Settings(**{"channels": 0.5} | settings), job)
     return small, job.record.facts["shrink"], job.record.lines
 
 

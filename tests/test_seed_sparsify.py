@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fewbit
 from fewbit import NumpyExportWrapper, sparsify
 from sparse_examples import classifier, digest, encoder, graph
+from word_tokenizer import make_tokenizer
 
 pytest.importorskip("accelerate")
 
@@ -35,7 +36,10 @@ def cats_and_dogs(tmp_path):
     return root
 
 
-@pytest.mark.parametrize("mode", ["one-shot", *TRAINED])
+SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in TRAINED]
+
+
+@pytest.mark.parametrize("mode", ["one-shot", *SLOW_MODES])
 def test_image_classification_from_one_folder_a_class(cats_and_dogs, mode):
     before = digest(cats_and_dogs)
     more = SHORT if mode in TRAINED else {}
@@ -70,6 +74,7 @@ def detector():
     return DetrForObjectDetection(config).eval()
 
 
+@pytest.mark.slow
 def test_object_detection_from_images_and_labels(streets):
     before = digest(streets)
     result = sparsify(detector(), streets, use_case="object_detection", optim_level=0.5, validation_ratio=0.25)
@@ -89,6 +94,7 @@ def segmenter():
     return SegformerForSemanticSegmentation(config).eval()
 
 
+@pytest.mark.slow
 def test_image_segmentation_from_outlines(streets):
     for path in (streets / "labels").glob("*.txt"):
         path.write_text("0 0.1 0.1 0.6 0.1 0.6 0.6 0.1 0.6\n1 0.7 0.7 0.9 0.7 0.9 0.9\n")
@@ -107,7 +113,7 @@ def rows(folder, form):
     return path
 
 
-@pytest.mark.parametrize("form", ["jsonl", "json", "csv"])
+@pytest.mark.parametrize("form", ["jsonl", *(pytest.param(form, marks=pytest.mark.slow) for form in ("json", "csv"))])
 def test_sentiment_analysis_from_rows(tmp_path, form):
     model = encoder(tmp_path / "model", num_labels=3)
     result = sparsify(model, rows(tmp_path, form), use_case="sentiment_analysis", validation_ratio=0.3)
@@ -116,6 +122,7 @@ def test_sentiment_analysis_from_rows(tmp_path, form):
     assert facts["after"]["metric"]["name"] == "accuracy" and facts["after"]["sparsity"]["share"] > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", TRAINED)
 def test_a_text_classifier_is_trained_from_rows(tmp_path, mode):
     model = encoder(tmp_path / "model", num_labels=3)
@@ -129,7 +136,7 @@ NAMES = ("input_ids", "attention_mask", "token_type_ids")
 def reader(path):
     """A small ONNX model with the inputs of BERT: a table, a sum weighed by the mask, two matrices."""
     rng = np.random.default_rng(0)
-    tables = {"table": (50, 16), "kinds": (2, 16), "first": (16, 32), "second": (32, 2)}
+    tables = {"table": (96, 16), "kinds": (2, 16), "first": (16, 32), "second": (32, 2)}
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["words"]),
         helper.make_node("Gather", ["kinds", "token_type_ids"], ["kind"]),
@@ -166,6 +173,13 @@ def test_one_shot_from_samples_of_a_text_model(tmp_path):
     assert [value.name for value in result.graph.input] == list(NAMES)
 
 
+def test_one_shot_of_a_graph_from_rows_of_text(tmp_path):
+    """What the document has for the near future: the other layouts for one-shot too."""
+    make_tokenizer(start=True, ends=True).save_pretrained(tmp_path)
+    result = sparsify(reader(tmp_path / "bert.onnx"), rows(tmp_path, "csv"), use_case="text_classification")
+    assert [value.name for value in result.graph.input] == list(NAMES)
+
+
 def test_one_shot_names_a_sample_that_the_model_does_not_take(tmp_path):
     (tmp_path / "data").mkdir()
     np.savez(tmp_path / "data" / "input1.npz", input_ids=np.zeros(128, int), attention_mask=np.ones(128, int))
@@ -197,6 +211,7 @@ readings.TASK = "sequence_classification"
 """
 
 
+@pytest.mark.slow
 def test_a_use_case_by_plug_in(tmp_path):
     (tmp_path / "plugin.py").write_text(PLUGIN)
     lines = [f'{{"a": {i / 10}, "b": {1 - i / 10}, "state": "{"hot" if i > 4 else "cold"}"}}' for i in range(10)]

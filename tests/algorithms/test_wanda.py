@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wanda and magnitude: the scores of the papers, rows, kernels, stacks."""
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -87,3 +88,16 @@ def test_narrow_floats_keep_their_values(dtype):
     case = replace(case, weight=case.weight.to(dtype))
     found = wanda.solve(case).qtensor.dequantize()
     assert torch.equal(found[found != 0], case.weight.float()[found != 0])
+
+
+@pytest.mark.parametrize("name", ["alps", "magnitude", "sparse_gpt", "wanda"])
+def test_importing_an_algorithm_sets_nothing_for_others(name):
+    """Defect (m): how precise everybody's products are was changed by an import."""
+    before = (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+    )
+    importlib.reload(importlib.import_module(f"fewbit.algorithms.{name}"))
+    after = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    assert before == after

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files without zeros: every bit comes back, tied tensors lie there once, and damage is told with file and tensor."""
 
+import weakref
+
 import numpy as np
 import orjson
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 import fewbit
 from fewbit.errors import DataError
 from fewbit.modules import compact_file
+from fewbit.modules.compact_header import contents
 from fewbit.modules.tensor_file import Entry, same_bits
 
 DTYPES = [
@@ -74,7 +77,7 @@ def test_sizes_are_told_truly(tmp_path):
         "full": _sparse(0, (9,)),
     }
     _write(tmp_path / "a", tensors)
-    kept = compact_file.contents(tmp_path / "a")
+    kept = contents(tmp_path / "a")
     for name, share in (("half", 0.5), ("most", 0.1)):
         dense, stored = kept[name].dense_bytes, kept[name].stored_bytes
         assert dense == tensors[name].nbytes
@@ -82,6 +85,19 @@ def test_sizes_are_told_truly(tmp_path):
     with safe_open(tmp_path / "a", framework="pt") as file:  # a second reader sees the pieces
         seen = [file.get_tensor(name).numel() for name in sorted(file.keys())]
     assert sum(seen) == sum(each.stored_bytes for each in kept.values())
+
+
+def test_one_tensor_is_held_at_a_time(tmp_path):
+    held = []
+
+    def read():
+        assert not held or held[-1]() is None  # the one before is gone
+        content = np.zeros((64, 64), np.float32)
+        held.append(weakref.ref(content))
+        return torch.from_numpy(content)
+
+    compact_file.write(tmp_path / "a", [Entry(name, torch.float32, (64, 64), read) for name in "abc"])
+    assert len(held) == 3
 
 
 def test_the_same_bytes_in_every_run(tmp_path):
@@ -166,7 +182,7 @@ def test_a_model_comes_back_from_a_folder_and_tied_weights_lie_there_once(tmp_pa
     with torch.no_grad():
         model.table.weight.copy_(_sparse(0.7, (50, 64)))
     fewbit.export(model, tmp_path / "m", compact=True)
-    kept = compact_file.contents(tmp_path / "m" / "fewbit.compact.safetensors")
+    kept = contents(tmp_path / "m" / "fewbit.compact.safetensors")
     assert sorted(kept) == ["scale", "table.weight"]
     assert kept["table.weight"].stored_bytes < 0.36 * 50 * 64 * 4
     again = fewbit.load(tmp_path / "m", _Tied())
@@ -182,7 +198,7 @@ def test_codes_of_a_quantized_model_come_back(tmp_path):
     fewbit.export(small, tmp_path / "m", compact=True)
     x = torch.randn(3, 64)
     assert torch.equal(fewbit.load(tmp_path / "m", model, freeze=True)(x), small(x))
-    kept = compact_file.contents(tmp_path / "m" / "fewbit.compact.safetensors")["0.weight_packed"]
+    kept = contents(tmp_path / "m" / "fewbit.compact.safetensors")["0.weight_packed"]
     assert kept.stored_bytes < 0.36 * kept.dense_bytes
     path = tmp_path / "m" / "fewbit.compact.safetensors"
     path.write_bytes(path.read_bytes()[:-9])

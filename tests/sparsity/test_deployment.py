@@ -4,8 +4,6 @@
 import json
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +18,9 @@ import sparsity_jobs as jobs
 import tuning_runs
 from fewbit.data.dataset import Dataset
 from fewbit.errors import DataError, UsageError
-from fewbit.modules import compact_file
+from fewbit.modules.compact_header import contents
 from fewbit.modules.opening import open_model
-from fewbit.sparsity import deployment
+from fewbit.sparsity import compact, deployment
 from fewbit.sparsity.deploying import model_files, to_onnx
 from fewbit.sparsity.deployment import deploy
 from fewbit.sparsity.recipe import Recipe
@@ -47,16 +45,15 @@ def run_readme(tmp_path_factory, monkeypatch, capsys):
     def run(folder):
         monkeypatch.chdir(folder)
         capsys.readouterr()
-        printed = ""
         for language, code in re.findall(r"```(\w+)\n(.*?)```", Path("README.md").read_text(), re.DOTALL):
             if language == "bash":
-                command = [sys.executable, *code.split()[1:]]
-                printed += subprocess.run(command, capture_output=True, text=True, check=True).stdout
+                assert code.split()[:3] == ["python", "-m", "fewbit.sparsity.compact"]
+                assert compact.main(code.split()[3:]) == 0  # in a process of its own: test_compact.py
             else:
                 script = tmp_path_factory.mktemp("readme") / "script.py"
                 script.write_text(code)
                 runpy.run_path(str(script))
-        return printed + capsys.readouterr().out
+        return capsys.readouterr().out
 
     return run
 
@@ -114,7 +111,7 @@ def test_a_module_is_deployed_as_tensors_and_as_onnx(tmp_path):
     checks = job.record.facts["deployment"]["checks"]
     assert checks["PyTorch"] == {"samples": 3, "largest": 0.0, "relative": 0.0}
     assert checks["model.onnx"]["relative"] < 1e-5
-    kept = compact_file.contents(folder / "fewbit.compact.safetensors")["conv.weight"]
+    kept = contents(folder / "fewbit.compact.safetensors")["conv.weight"]
     assert kept.stored_bytes < (0.3 + 1 / 32) * kept.dense_bytes + 20
     assert any(line["what"] == "onnx-written" and "any size" in line["reason"] for line in job.record.lines)
     assert "model=your_model" in (folder / "README.md").read_text()
@@ -156,6 +153,27 @@ def test_a_hugging_face_model_is_loaded_without_code(tmp_path, run_readme):
     again = type(model).from_pretrained(tmp_path / "dense")
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_codes_of_a_hugging_face_model_run_as_the_readme_says(tmp_path, run_readme):
+    model, job = _language_job()
+    small = fewbit.compress_weights(model, mode="int8_sym")
+    folder = _deployed(tmp_path, small, job)
+    text = (folder / "README.md").read_text()
+    assert "freeze=True" in text and "save_pretrained" not in text
+    assert float(re.search(r"logits differs by (\S+)", run_readme(folder))[1]) < 1e-5
+
+
+def test_of_long_texts_the_first_tokens_are_kept_and_the_whole_is_timed(tmp_path, monkeypatch):
+    model, job = _language_job()
+    model.config.max_position_embeddings = 64
+    job.calibration = Dataset([{"input_ids": np.arange(4, 44) % 40}] * 2, batched=False)
+    timed = []
+    monkeypatch.setattr(deployment, "latency", lambda dense, model, item: timed.append(item))
+    folder = _deployed(tmp_path, model, job)
+    assert np.load(folder / "sample-inputs/001.npz")["input_ids"].shape == (1, 32)
+    assert np.load(folder / "sample-outputs/001.npz")["logits"].shape == (1, 32, 40)
+    assert timed[0][1]["input_ids"].shape == (1, 40)
 
 
 def test_a_hugging_face_folder_is_written_where_it_is_asked_for(tmp_path, run_readme):

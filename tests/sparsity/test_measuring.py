@@ -9,6 +9,7 @@ import torch
 
 import sparsity_jobs as jobs
 import tuning_runs
+from fewbit.data.dataset import Dataset
 from fewbit.engine.confidence import share
 from fewbit.sparsity.intervals import estimates
 from fewbit.sparsity.measuring import measure
@@ -99,12 +100,23 @@ def test_perplexity_is_that_of_all_tokens():
     assert found["samples"] == 10 and "token_accuracy" in found["numbers"]
 
 
-def test_what_cannot_be_judged_is_noted():
-    dense = jobs.network()
+@pytest.mark.parametrize("kind", ["module", "graph"])
+def test_what_cannot_be_judged_is_noted(kind):
+    dense = jobs.network() if kind == "module" else jobs.graph()
     job = jobs.job(dense)
     job.data, job.validation = job.calibration, None  # which has no labels
     found = measure(dense, job)
     assert found["numbers"].keys() == {"agreement"}
+    assert any(line["what"] == "not-judged" for line in job.record.lines)
+
+
+@pytest.mark.parametrize("kind", ["module", "graph"])
+def test_data_that_the_model_does_not_take_is_noted(kind):
+    dense = jobs.network() if kind == "module" else jobs.graph()
+    job = jobs.job(dense)
+    rows = [{"pixel_values": row["pixel_values"][:2], "labels": row["labels"]} for row in jobs.pictures(8)]
+    job.validation = Dataset(rows, batched=False)
+    assert measure(dense, job)["on"] == "calibration"
     assert any(line["what"] == "not-judged" for line in job.record.lines)
 
 

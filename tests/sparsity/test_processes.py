@@ -30,7 +30,7 @@ def shared(folder, sharding, step=0, quantize="", *, fails=False):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
     script = [str(TESTS / "sparse_shared_run.py"), str(folder), sharding, str(step), quantize]
-    done = subprocess.run([*command, *script], capture_output=True, env=environment, timeout=110, check=False)
+    done = subprocess.run([*command, *script], capture_output=True, env=environment, timeout=300, check=False)
     assert (done.returncode != 0) == fails, done.stderr.decode()[-3000:]
     return [] if fails else [load_file(folder / f"rank-{rank}.safetensors") for rank in (0, 1)]
 

@@ -94,7 +94,12 @@ def test_a_graph_from_a_folder_of_pictures_of_another_size(tmp_path, shapes):
     assert isinstance(result, onnx.ModelProto)
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+def test_a_graph_that_takes_four_samples_at_a_time(tmp_path):
+    result = sparsify(graph(tmp_path / "model.onnx", batch=4), arrays(tmp_path / "data", 18))
+    assert result.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 4
+
+
+@pytest.mark.parametrize("name", [pytest.param("rows.jsonl", marks=pytest.mark.slow), "rows.csv"])
 def test_a_text_classifier_from_rows(tmp_path, name):
     model = encoder(tmp_path / "model", num_labels=3)
     result = sparsify(model, rated(tmp_path / name), use_case="sentiment_analysis", samples=16)
@@ -121,6 +126,14 @@ def test_a_loader_and_the_users_own_validation(shapes):
     facts = result.fewbit_record.facts
     assert facts["metric"] == "loss" and facts["after"]["metric"]["name"] == "loss"
     assert facts["after"]["samples"] == 16
+
+
+@pytest.mark.filterwarnings("ignore::fewbit.data.objects.spool.SpoolWarning")
+def test_what_can_be_read_once_only_is_enough():
+    torch.manual_seed(0)
+    batches = [torch.rand(2, 3, 16, 16) for _ in range(6)]
+    result, same = (sparsify(classifier(), data) for data in ((batch for batch in batches), batches))
+    assert all(torch.equal(a, b) for a, b in zip(result.state_dict().values(), same.state_dict().values()))
 
 
 OWN = """
@@ -163,6 +176,8 @@ def test_every_fault_of_a_call_is_told_at_once(tmp_path):
 def test_another_mode_and_another_kind_of_model_are_refused(tmp_path):
     with pytest.raises(UsageError, match="oneshot"):
         sparsify(classifier(), None, mode="oneshot")
+    with pytest.raises(UsageError, match="the recipe is for one-shot"):
+        sparsify(classifier(), None, mode="training-aware", recipe=recipe_for("one-shot", 0.5))
     with pytest.raises(UsageError, match="is no model"):
         sparsify(3, None)
     with pytest.raises(UsageError, match="cannot be trained"):

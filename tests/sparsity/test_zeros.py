@@ -9,6 +9,7 @@ from torch import nn
 
 import fewbit
 import onnx_graphs
+from fewbit.sparsity.sizes import sizes
 from fewbit.sparsity.zeros import facts, zeros_of
 
 
@@ -57,6 +58,17 @@ def test_graphs_are_counted():
     weight[2:4] = 0
     weight[0, 0] = -0.0
     assert [(each.layer, each.zeros, each.shape) for each in zeros_of(_matmul(weight))] == [("mul", 13, (8, 6))]
+
+
+def test_constants_are_weights_too():
+    weight = onnx_graphs.random(8, 6)
+    weight[3] = 0
+    made = _matmul(weight)
+    value = helper.make_node("Constant", [], ["w"], value=made.graph.initializer[0])
+    made.graph.node.insert(0, value)
+    del made.graph.initializer[:]
+    assert [(each.layer, each.zeros) for each in zeros_of(made)] == [("mul", 6)]
+    assert sizes(made)["raw"] == weight.nbytes
 
 
 @pytest.mark.parametrize("per_channel", [False, True])

@@ -26,7 +26,9 @@ from fewbit.numerics.qparams import QParams
 from fewbit.numerics.quantize import dequantize, fake_quantize, quantize
 from fewbit.numerics.rounding import RoundType
 
-_PANEL = 64
+PANEL = 64
+"""Columns that are taken together; a kernel holds no more."""
+_BEYOND = 1e30
 _RAISE, _TIMES = 10.0, 6  # where the damping is not enough, by how much it is raised, and how often
 
 
@@ -147,8 +149,8 @@ class Columns:
         return self._codes(done)
 
     def _panels(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, self._whole.shape[1], _PANEL):
-            yield start, min(start + _PANEL, self._whole.shape[1])
+        for start in range(0, self._whole.shape[1], PANEL):
+            yield start, min(start + PANEL, self._whole.shape[1])
 
     def _panel(self, start: int, near: Tensor, before: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
         """Round the columns of a panel one after the other.
@@ -164,8 +166,10 @@ class Columns:
         """
         step, zero = (None if x is None else x[start : start + len(near)] for x in (self._step, self._zero))
         assert step is not None
-        if near.is_cuda and self._mask is None and self._code_type is not None and (cuda := _cuda()) is not None:
-            found: tuple[Tensor, Tensor] = cuda.panel(near, before, base, step, zero, self._code_type)
+        if self._code_type is not None and (kernel := _kernel(near)) is not None:
+            if self._mask is not None:  # in such steps everything is nearest to zero
+                step = step.masked_fill(self._mask[start : start + len(near)] == 0, _BEYOND)
+            found: tuple[Tensor, Tensor] = kernel.panel(near, before, base, step, zero, self._code_type)
             return found
         values, errors = torch.empty_like(near), torch.zeros_like(near)
         snap = self._snap_integers if isinstance(self._code_type, tuple) else self._snap_others
@@ -233,6 +237,10 @@ def _code_type(grid: Grid) -> tuple[int, int] | str | None:
     if isinstance(grid.dtype.value, Integer):
         return int(grid.dtype.lowest), int(grid.dtype.highest)
     return "e2m1" if grid.dtype is Dtype.fp4 else None
+
+
+def _kernel(x: Tensor) -> ModuleType | None:
+    return _cuda() if x.is_cuda else None
 
 
 @cache

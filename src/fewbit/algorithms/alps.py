@@ -10,8 +10,9 @@ from __future__ import annotations
 from fewbit.algorithms._alps import kept_by_turns
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._compensation import Compensation, Effort, why_not
+from fewbit.algorithms._deciding import PLAIN, decided
 from fewbit.algorithms._parallel import one_thread
-from fewbit.algorithms._prune import PLAIN, Matrix, decided
+from fewbit.algorithms._prune import Matrix
 from fewbit.algorithms.magnitude import smallest
 from fewbit.algorithms.wanda import by_importance
 from fewbit.errors import UsageError
@@ -25,7 +26,7 @@ def solve(
     problem: Problem,
     *,
     damping: float = 0.01,
-    pull: float = 0.5,
+    pull: float = 0.1,
     turns: int = 64,
     refine: int = 32,
     sweeps: int = 2,

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from fewbit.algorithms._base import Problem, Solution
+from fewbit.algorithms._deciding import PLAIN, decided
 from fewbit.algorithms._parallel import one_thread
-from fewbit.algorithms._prune import PLAIN, Matrix, decided
+from fewbit.algorithms._prune import Matrix
 from fewbit.numerics.qtensor import QTensor
 
 STAGE = "prune"

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._compensation import Compensation, Effort, why_not
+from fewbit.algorithms._deciding import PLAIN, decided
 from fewbit.algorithms._parallel import one_thread
-from fewbit.algorithms._prune import PLAIN, Matrix, decided
+from fewbit.algorithms._prune import Matrix
 from fewbit.algorithms._sparse_columns import SparseColumns
 from fewbit.algorithms.magnitude import smallest
 from fewbit.algorithms.wanda import by_importance
@@ -22,7 +23,7 @@ NEEDS = ("moments", "gram")
 
 
 @one_thread()
-def solve(problem: Problem, *, damping: float = 0.01, pull: float = 0.5, refine: int = 32, sweeps: int = 2) -> Solution:
+def solve(problem: Problem, *, damping: float = 0.01, pull: float = 0.1, refine: int = 32, sweeps: int = 2) -> Solution:
     """The pattern, chosen column after column, and weights that make up for its zeros.
 
     Args:

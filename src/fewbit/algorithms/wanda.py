@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fewbit.algorithms._base import Problem, Solution
+from fewbit.algorithms._deciding import PLAIN, decided
 from fewbit.algorithms._parallel import one_thread
-from fewbit.algorithms._prune import PLAIN, Matrix, decided
+from fewbit.algorithms._prune import Matrix
 from fewbit.algorithms.magnitude import smallest
 from fewbit.numerics.sparsity import count, highest
 

@@ -16,7 +16,7 @@ from fewbit.errors import DataError
 from fewbit.model.ops import CONV, CONV_TRANSPOSE, LINEAR
 from fewbit.model.points import Point, Role
 from fewbit.model.view import ModelView
-from fewbit.model.watch import PRODUCTS, WINDOWS, Watch
+from fewbit.model.watch import PRODUCTS, VALUES, WINDOWS, Watch
 from fewbit.observers._base import Observer, RangeObserver, observer_class
 from fewbit.observers._finite import FiniteGuard
 from fewbit.observers.gram import GramObserver
@@ -62,9 +62,11 @@ def collect(
     for activation in plan.static:
         tasks.setdefault(activation.point, []).append(_range_task(activation, found))
     windows = {w.point.layer for w in plan.weights if by_window(w)}
+    pruned = {w.point.layer for w in plan.weights if w.pattern is not None and w.point.op is LINEAR}
     for layer, names in needed(plan).items():
         if layer in points:
-            task = _inputs_task(layer, [name for name in names if name != "gram" or layer not in windows], found)
+            named = [name for name in names if name != "gram" or layer not in windows]
+            task = _inputs_task(layer, named, found, values=layer in pruned)
             tasks.setdefault(points[layer], []).append(task)
         if layer in points and layer in windows:
             tasks[points[layer]].append(_windows_task(layer, found))
@@ -130,21 +132,36 @@ def _range_task(activation: ActivationPlan, found: Statistics) -> _Task:
     return _Task(observer.needs, take)
 
 
-def _inputs_task(layer: str, names: Sequence[str], found: Statistics) -> _Task:
+def _inputs_task(layer: str, names: Sequence[str], found: Statistics, *, values: bool) -> _Task:
+    """Who takes in what algorithms ask about a layer's input.
+
+    Args:
+        layer: the layer.
+        names: of observers.
+        found: takes what they see.
+        values: whether sums are to be made of the values themselves: those that a graph makes count padding in, which
+            matters more the fewer of the inputs are left.
+    """
+
     def take(batch: Batch, item: int) -> None:
         observers = _observers(found, layer, item)
         for name in names:
             observers.setdefault(name, observer_class(name)()).merge(batch.seen_by(name))
 
-    return _Task(frozenset[str]().union(*(observer_class(name).needs for name in names)), take)
+    needs = frozenset[str]().union(*(observer_class(name).needs for name in names))
+    return _Task(needs | {VALUES} if values else needs, take)
 
 
 def _windows_task(layer: str, found: Statistics) -> _Task:
     def take(batch: Batch, item: int) -> None:
         if PRODUCTS in batch.known:  # a convolution with a forward of its own does not say what its kernel meets
-            new = GramObserver()
-            new.load_state({"gram": batch.known[PRODUCTS], "count": batch.known[WINDOWS]})
-            _observers(found, layer, item).setdefault("gram", GramObserver()).merge(new)
+            observer = _observers(found, layer, item).setdefault("gram", GramObserver())
+            new = {"gram": batch.known[PRODUCTS], "count": batch.known[WINDOWS]}
+            if observer.empty:
+                observer.load_state(new)
+            else:
+                for name, x in new.items():  # in place: they are as large as the square of a kernel
+                    observer.seen[name].add_(x)
 
     return _Task(frozenset({PRODUCTS, WINDOWS}), take)
 

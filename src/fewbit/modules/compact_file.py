@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,41 +18,13 @@ import orjson
 import torch
 from torch import Tensor
 
-from fewbit.data.limits import EXPANSION, EXPANSION_FLOOR
-from fewbit.errors import DataError
 from fewbit.modules import tensor_file
-from fewbit.modules.description import read_dtype, read_sides
+from fewbit.modules.compact_header import Kept, contents, damaged
 from fewbit.modules.tensor_file import Entry, Stored
 from fewbit.numerics.compacting import Compact, compacted, read_compact, restored
 
 SUFFIX = ".compact.safetensors"
 _FORMAT = "fewbit-compact"
-_MOST_HEADER = 256 << 20
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a file says of one tensor.
-
-    Args:
-        stored: its dtype, shape and hash.
-        facts: what its pieces mean.
-        pieces: where each lies in the file.
-    """
-
-    stored: Stored
-    facts: Mapping[str, Any]
-    pieces: Mapping[str, tuple[int, int]]
-
-    @property
-    def dense_bytes(self) -> int:
-        """Bytes of the tensor."""
-        return prod(self.stored.shape) * self.stored.dtype.itemsize
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes in the file."""
-        return sum(end - begin for begin, end in self.pieces.values())
 
 
 def write(path: Path, entries: Iterable[Entry]) -> dict[str, Stored]:
@@ -81,6 +51,7 @@ def write(path: Path, entries: Iterable[Entry]) -> dict[str, Stored]:
                     header[f"{number}.{name}"] = {"dtype": "U8", "shape": [piece.nbytes], "data_offsets": span}
                     place += piece.nbytes
                     pieces.write(piece.data)
+                del content, compact, piece  # before the next tensor is asked for
         metadata = {"format": _FORMAT, "tensors": orjson.dumps(described).decode()}
         text = orjson.dumps({"__metadata__": metadata, **header})
         text += b" " * (-len(text) % 8)
@@ -90,36 +61,6 @@ def write(path: Path, entries: Iterable[Entry]) -> dict[str, Stored]:
     finally:
         spool.unlink(missing_ok=True)
     return table
-
-
-def contents(path: Path) -> dict[str, Kept]:
-    """What a file has, as far as its header says and its length allows; no tensor is read.
-
-    Raises:
-        DataError: no such file, or one that is cut short or contradicts itself, with the tensor where it is one.
-    """
-    if not path.is_file():
-        raise DataError(f"the file {path.name} is missing", code="file-missing", where=path.parent)
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _MOST_HEADER):
-            raise _damaged(path, f"it has {size:,} bytes, and its header would have {length:,}")
-        try:
-            header = orjson.loads(file.read(length))
-            described = orjson.loads(header["__metadata__"]["tensors"])
-            spans = _spans(header, 8 + length)
-            found = {name: _kept(path, name, entry, spans) for name, entry in described.items()}
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _damaged(path, f"its header is none: {type(error).__name__}: {str(error)[:100]}") from error
-    order = sorted(span for kept in found.values() for span in kept.pieces.values())
-    ends = [8 + length, *(end for _, end in order)]
-    for name, kept in found.items():
-        if any(end > size for _, end in kept.pieces.values()):
-            raise _damaged(path, f"it ends at byte {size:,}, inside of this tensor", name)
-    if [begin for begin, _ in order] != ends[:-1] or ends[-1] != size:
-        raise _damaged(path, "its pieces do not lie one behind the other up to its end")
-    return found
 
 
 def read(path: Path, names: Iterable[str] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -162,33 +103,6 @@ def _compacted(entry: Entry) -> tuple[Any, Compact]:
     return content, compacted(content, width, signed=signed)
 
 
-def _spans(header: Mapping[str, Any], start: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """Where the pieces of each number lie in the file."""
-    found: dict[str, dict[str, tuple[int, int]]] = {}
-    for key, value in header.items():
-        if key != "__metadata__":
-            number, _, piece = key.partition(".")
-            begin, end = value["data_offsets"]
-            found.setdefault(number, {})[piece] = (start + begin, start + end)
-    return found
-
-
-def _kept(path: Path, name: str, entry: Any, spans: Mapping[str, Mapping[str, tuple[int, int]]]) -> Kept:
-    """One tensor of the description; a size that nothing speaks for is not believed."""
-    try:
-        pieces = spans[str(entry["number"])]
-        stored = Stored(path.name, read_dtype(entry["dtype"]), read_sides(entry["shape"]), str(entry["sha256"]))
-        if any(begin > end for begin, end in pieces.values()):
-            raise ValueError("a piece ends before it begins")
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its description is none: {type(error).__name__}: {error}", name) from error
-    kept = Kept(stored, entry, pieces)
-    if kept.dense_bytes > max(EXPANSION_FLOOR, EXPANSION * kept.stored_bytes):
-        claim = f"{kept.stored_bytes:,} bytes claim to be {kept.dense_bytes:,}"
-        raise _damaged(path, f"{claim}, more than {EXPANSION} times as many", name)
-    return kept
-
-
 def _restored(path: Path, name: str, kept: Kept, file: BinaryIO) -> Tensor:
     pieces = {}
     for piece, (begin, end) in kept.pieces.items():
@@ -199,20 +113,10 @@ def _restored(path: Path, name: str, kept: Kept, file: BinaryIO) -> Tensor:
     try:
         content = restored(read_compact(kept.facts, pieces), kept.dense_bytes, width)
     except ValueError as error:
-        raise _damaged(path, str(error), name) from error
+        raise damaged(path, str(error), name) from error
     if sha256(content.data).hexdigest() != kept.stored.sha256:
-        raise _damaged(path, f"its bytes do not have the SHA-256 {kept.stored.sha256}", name)
+        raise damaged(path, f"its bytes do not have the SHA-256 {kept.stored.sha256}", name)
     if not content.size:
         return torch.empty(shape, dtype=dtype)
     writable = content if content.flags.writeable else content.copy()
     return torch.from_numpy(writable).view(dtype).reshape(shape)
-
-
-def _damaged(path: Path, why: str, name: str | None = None) -> DataError:
-    return DataError(
-        f"the file cannot be read: {why}",
-        code="file-unreadable",
-        where=path if name is None else f"{path}: {name}",
-        expected="the file as it was written",
-        try_="copy it again from where it was written",
-    )

@@ -4,8 +4,8 @@
 What is not zero is kept in order, and a mask says where: one bit an element. (Two 2-bit places for every four elements,
 as the hardware for 2:4 has them, are one bit an element too.) Floats of which many are -0.0 have one bit more for each
 zero. Codes have no zero that is told by its bits: of one-byte codes the commonest is the one that is left out. Then
-each piece goes through Zstandard where that makes it smaller, values byte plane by byte plane: exponents repeat
-themselves, lowest bits do not; masks of 2:4 take two thirds of a bit, codes that share a byte what their entropy is.
+each piece goes through Zstandard where that makes it smaller: masks of 2:4 take two thirds of a bit, codes that share
+a byte what their entropy is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
-
-_LEVEL = 3
-_MOST_EXPANSION = 15
-_SMALL = 1 << 16
-"""Above so many bytes a piece does not shrink to less than a fifteenth: a reader tells a bomb by its size."""
+from fewbit.numerics.squeezing import Bytes, squeeze, unsqueeze
 
 
 @dataclass(frozen=True)
@@ -137,10 +131,9 @@ def _squeezed(compact: Compact, width: int) -> Compact:
     pieces, squeezed = dict(compact.pieces), {}
     for name, piece in compact.pieces.items():
         planes = width if name == "values" else 1
-        small = zstandard.ZstdCompressor(level=_LEVEL).compress(_planes(piece, planes).tobytes())
-        bounded = piece.nbytes <= _SMALL or piece.nbytes <= _MOST_EXPANSION * len(small)
-        if len(small) < piece.nbytes and bounded:
-            pieces[name], squeezed[name] = np.frombuffer(small, np.uint8), planes
+        small = squeeze(piece, planes)
+        if small is not None:
+            pieces[name], squeezed[name] = small, planes
     return Compact(compact.unit, compact.fill, pieces, squeezed)
 
 
@@ -149,12 +142,9 @@ def _piece(compact: Compact, name: str, nbytes: int) -> Bytes:
     kept, planes = compact.pieces[name], compact.squeezed.get(name)
     if planes is not None:
         try:
-            plain = zstandard.ZstdDecompressor().decompress(kept.tobytes(), max_output_size=nbytes)
-        except zstandard.ZstdError as error:
-            raise ValueError(f"its {name} cannot be decompressed: {error}") from error
-        if planes < 1 or len(plain) % planes:
-            raise ValueError(f"its {name} has {len(plain)} bytes in {planes} planes")
-        kept = np.ascontiguousarray(np.frombuffer(plain, np.uint8).reshape(planes, -1).T).reshape(-1)
+            kept = unsqueeze(kept, planes, nbytes)
+        except ValueError as error:
+            raise ValueError(f"its {name}: {error}") from error
     _expect(f"bytes of {name}", kept.nbytes, nbytes)
     return kept
 
@@ -164,11 +154,6 @@ def _bits(compact: Compact, name: str, count: int) -> NDArray[np.bool_]:
     if bits[count:].any():
         raise ValueError(f"its {name} goes on after {count} bits")
     return bits[:count].view(np.bool_)
-
-
-def _planes(piece: Bytes, planes: int) -> Bytes:
-    """First bytes of all elements, then all second ones, and so on."""
-    return piece if planes == 1 else np.ascontiguousarray(piece.reshape(-1, planes).T)
 
 
 def _expect(what: str, found: object, wanted: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fewbit import registry
+from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
 from fewbit.data.preparing.checking import keys_of
@@ -17,6 +18,7 @@ from fewbit.data.sample import Sample
 from fewbit.data.signature import read_signature
 from fewbit.data.source import known_length
 from fewbit.data.text import as_inputs
+from fewbit.sparsity.job import Job
 from fewbit.sparsity.opening import Network
 from fewbit.sparsity.use_cases._base import UseCase
 
@@ -56,6 +58,19 @@ def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[
             made = made.subset(samples, seed=_SEED)
     made.validate(network.model)
     return made
+
+
+def batch_of(model: Any, job: Job) -> int:
+    """How many calibration samples a model is shown at a time: the number it is fixed to, else what the user says.
+
+    Items have a batch axis of their own, and texts and pictures may differ in size: those are shown one by one.
+    """
+    fixed = fixed_batch(read_signature(model))
+    kind = getattr(job.use_case, "kind", None)
+    alike = kind == "arrays" or (kind == "pictures" and job.preprocessing.get("size") is not None)
+    if fixed > 1 or not alike or getattr(job.calibration, "batched", True):
+        return fixed
+    return int(job.options.get("batch_size") or 1)
 
 
 @dataclass(frozen=True)

@@ -7,31 +7,21 @@ A runtime reads `model.onnx` as it is, zeros and all; what is sent or kept can b
 
 from __future__ import annotations
 
-import mmap
 import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fewbit.engine.staging import place
-from fewbit.errors import DataError, FewbitError, UsageError, require
+from fewbit.errors import DataError, FewbitError, UsageError
 from fewbit.modules import compact_file
+from fewbit.modules.compact_header import contents
 from fewbit.modules.manifest import is_inside
 from fewbit.modules.tensor_file import Entry, plain_bytes
-
-_LARGE = 256
-"""Bytes above which a tensor is looked at for itself; the rest goes along as it is."""
-
-_DTYPES = {
-    "FLOAT": torch.float32, "FLOAT16": torch.float16, "BFLOAT16": torch.bfloat16, "DOUBLE": torch.float64,
-    "INT8": torch.int8, "UINT8": torch.uint8, "INT16": torch.int16, "INT32": torch.int32, "INT64": torch.int64,
-}  # fmt: skip
-
-Span = tuple[int, int, torch.dtype]
+from fewbit.sparsity.onnx_spans import Span, tensor_spans
 
 
 def pack(model: str | Path, archive: str | Path) -> dict[str, int]:
@@ -51,19 +41,7 @@ def pack(model: str | Path, archive: str | Path) -> dict[str, int]:
     source, target = place(model), place(archive)
     if target.exists():
         raise UsageError("a file stands there", where=target, expected="a new name")
-    onnx = require("onnx", extra="onnx", purpose="packing an ONNX model")
-    try:
-        proto = onnx.load(str(source), load_external_data=False)
-    except Exception as error:  # whatever a damaged file makes protobuf raise
-        raise DataError(f"no ONNX model: {str(error)[:200]}", code="model-unreadable", where=source) from error
-    tensors = list(_tensors(proto.graph))
-    spans = {source.name: _found(source, tensors, onnx)}
-    for tensor in tensors:
-        outside = {each.key: each.value for each in tensor.external_data}
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            begin, length = int(outside.get("offset", 0)), int(outside.get("length", 0))
-            spans.setdefault(outside["location"], []).append((begin, begin + length, _dtype(tensor, length, onnx)))
-    written = list(_entries(source.parent, spans))
+    written = list(_entries(source.parent, tensor_spans(source)))
     compact_file.write(target, written)
     return {"dense_bytes": sum(each.nbytes for each in written), "stored_bytes": target.stat().st_size}
 
@@ -83,7 +61,7 @@ def restore(archive: str | Path, folder: str | Path) -> list[Path]:
         DataError: an archive that is damaged, with the piece.
     """
     source, target = place(archive), place(folder)
-    pieces = compact_file.contents(source)
+    pieces = contents(source)
     names = list(dict.fromkeys(name.rpartition("#")[0] for name in pieces))
     wrong = [name for name in names if not is_inside(name)]
     if wrong or not names:
@@ -105,37 +83,6 @@ def restore(archive: str | Path, folder: str | Path) -> list[Path]:
         for part in parts.values():
             part.unlink(missing_ok=True)
     return [target / name for name in names]
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    """Every tensor of a graph, in the order they stand in the file."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _tensors(inner)
-    yield from graph.initializer
-
-
-def _found(path: Path, tensors: list[Any], onnx: Any) -> list[Span]:
-    """Where in a file the bytes of tensors are; those that are not found go with the rest."""
-    spans: list[Span] = []
-    if not path.stat().st_size:
-        return spans
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        after = 0
-        for tensor in tensors:
-            length = len(tensor.raw_data)
-            begin = content.find(tensor.raw_data, after) if length > _LARGE else -1
-            if begin >= 0:
-                after = begin + length
-                spans.append((begin, after, _dtype(tensor, length, onnx)))
-    return spans
-
-
-def _dtype(tensor: Any, length: int, onnx: Any) -> torch.dtype:
-    known = _DTYPES.get(onnx.TensorProto.DataType.Name(tensor.data_type), torch.uint8)
-    return known if length % known.itemsize == 0 else torch.uint8
 
 
 def _entries(folder: Path, spans: dict[str, list[Span]]) -> Iterator[Entry]:

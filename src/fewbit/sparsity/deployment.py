@@ -14,7 +14,7 @@ from fewbit.engine.staging import made_whole
 from fewbit.modules import manifest
 from fewbit.sparsity.deploying.model_files import Written, write_graph, write_module
 from fewbit.sparsity.deploying.readme import readme
-from fewbit.sparsity.deploying.samples import Sample, samples_of, write_samples
+from fewbit.sparsity.deploying.samples import Sample, items_of, samples_of, write_samples
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.latency import latency, words
 from fewbit.sparsity.measuring import measure
@@ -48,10 +48,11 @@ def deploy(folder: Path, model: Any, *, dense: Any, recipe: Any, use_case: Any, 
     for name, each in (("before", dense), ("after", model)):
         if name not in facts:
             facts[name] = measure(each, job)
-    samples = samples_of(model, job)
+    items = items_of(model, job)
+    samples = samples_of(model, items)
     if not samples:
         job.record.note("no-samples", "there is no data: nothing was timed, and the deployment has no samples")
-    facts["latency"] = latency(dense, model, samples[0].item) if samples else None
+    facts["latency"] = latency(dense, model, items[0]) if items else None
     facts["speed"] = words(model, facts["latency"])
     target = Path(folder) / NAME
     with made_whole(target, overwrite=False) as staged:
@@ -73,8 +74,9 @@ def _write_rest(folder: Path, model: Any, samples: list[Sample], recipe: Any, us
     (folder / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     specs = read_signature(model).inputs
     inputs: dict[str, Any] = {spec.name: {"shape": spec.shape, "dtype": spec.dtype} for spec in specs}
-    for name, array in samples[0].inputs.items() if samples else ():
-        inputs[name] = {"shape": list(array.shape), "dtype": str(array.dtype)}
+    if samples:  # which say it better: a module's signature has names alone
+        seen = samples[0].inputs.items()
+        inputs = {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in seen}
     content = {"use_case": getattr(use_case, "name", None), "inputs": inputs, **job.preprocessing}
     _write_json(folder / "preprocessing.json", content)
     if job.classes and any("\n" in name or "\r" in name for name in job.classes):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fewbit.data.signature import read_signature
+from fewbit.errors import DataError
 from fewbit.sparsity.judged import batch_size
 from fewbit.tuning.calling import ARGS
 
@@ -51,12 +52,20 @@ class GraphAnswers:
         for start in range(0, size, step):
             # A graph of a fixed size is given the last sample several times at the end of the data.
             rows = [min(row, size - 1) for row in range(start, start + step)]
-            answered = self._session.run(None, {name: value[rows] for name, value in named.items()})
+            answered = self._run({name: value[rows] for name, value in named.items()})
             runs.append([torch.as_tensor(np.asarray(each)) for each in answered])
         found = [torch.cat(each)[:size] if each[0].ndim else each[0] for each in zip(*runs)]
         if len(found) == 1:
             return found[0]
         return SimpleNamespace(**({"logits": found[0]} | dict(zip(self._outputs, found))))
+
+    def _run(self, fed: dict[str, NDArray[Any]]) -> list[Any]:
+        try:
+            answered: list[Any] = self._session.run(None, fed)
+        except Exception as error:  # the runtime's errors have no common class but this
+            shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in fed.items())
+            raise DataError(f"the model does not take {shapes}: {str(error)[:200]}", code="batch") from error
+        return answered
 
     def _named(self, batch: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         names = [spec.name for spec in self._inputs]

@@ -34,13 +34,14 @@ def judge(
         losses: whether the task can tell the loss of such answers; the mean is then among the numbers.
 
     Raises:
-        DataError: there is no sample.
+        DataError: there is no sample, or one without an answer.
     """
     parts: list[Any] = []
     lost: list[tuple[float, float]] = []
     with torch.no_grad():
         for part in feed.epoch(0):
             batch = to_device(part.batch, place)
+            _refuse_unlabelled(batch, task)
             outputs = answer(batch)
             if losses:
                 total, count = task.loss(outputs, batch)
@@ -54,6 +55,17 @@ def judge(
     if sum(count for _, count in lost) > 0:
         found["loss"] = ratio(*zip(*lost))
     return found, len(parts)
+
+
+def _refuse_unlabelled(batch: Mapping[str, Any], task: Any) -> None:
+    names = {"labels", *getattr(task, "ANSWERS", ())}
+    if not names & batch.keys():
+        raise DataError(
+            f"the data does not say what is right: it has {', '.join(batch)}",
+            code="no-labels",
+            where="validation",
+            expected=" or ".join(sorted(names)),
+        )
 
 
 def _parts(task: Any, outputs: Any, batch: Mapping[str, Any]) -> Any:

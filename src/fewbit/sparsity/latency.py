@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fewbit.modules.quantized import is_quantized
 from fewbit.sparsity.semi_structured import is_two_of_four
@@ -111,9 +111,10 @@ def _call(model: Any, item: Any) -> Callable[[], Any]:
         found: Any = ir.from_proto(model)
         ready = session(found)
         return lambda: ready.run(None, dict(item))
-    args, kwargs = item
     model.eval()
     place = next((each.device for each in model.parameters()), torch.device("cpu"))
+    args = [value.to(place) if isinstance(value, Tensor) else value for value in item[0]]
+    kwargs = {name: value.to(place) if isinstance(value, Tensor) else value for name, value in item[1].items()}
 
     def run() -> None:
         with torch.inference_mode():
@@ -136,10 +137,10 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _fours(model: Any) -> tuple[int, int]:
-    """How many linear layers have two zeros in every four weights, of how many."""
+    """How many linear layers of floats have two zeros in every four weights, of how many."""
     if not isinstance(model, nn.Module):
         return 0, 0
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and not is_quantized(layer)]
     return sum(is_two_of_four(layer.weight.detach()) for layer in layers), len(layers)
 
 

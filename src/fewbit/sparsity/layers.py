@@ -88,7 +88,8 @@ def _usual(view: ModelView, weights: Sequence[Point]) -> dict[str, str]:
     """Why weights stay dense if nobody names them."""
     tables = {user for point in weights if point.op is EMBEDDING for user in point.users}
     multiplied = [point for point in weights if point.op in _OPS]
-    ends = _ends(view.native(), [point.layer for point in multiplied])
+    model = None if "place" in view.can else view.native()  # that of a graph is written out, which takes long
+    ends = _ends(model, [point.layer for point in multiplied])
     found: dict[str, str] = {}
     for number, point in enumerate(weights):
         if point.op is EMBEDDING or point.name in tables:

@@ -77,6 +77,7 @@ def gather(
         UsageError: a use case that does not read such data.
         DataError: faults in the data.
     """
+    data = Dataset(data) if hasattr(data, "__next__") else data  # which can be gone through once only
     look = first_row(data) if data is not None else (None, None)
     if use_case is None:
         task = data.task if isinstance(data, DatasetConfig) else None
@@ -125,9 +126,9 @@ def _of_steps(
         return made, _limited(judged, {"all": said.own["val_samples"]})
     if not isinstance(made, DatasetConfig):
         return made, None
-    if not _answers(made):
+    if not _answers(made) or not _keeps_aside(made):
         return made.replace(validation_ratio=0), None  # without answers nobody can be judged by it
-    return made, made if _keeps_aside(made) else None
+    return made, made
 
 
 def _refuse_format(use_case: UseCase, format: str | None, data: Any) -> None:
@@ -193,11 +194,11 @@ def _answers(config: DatasetConfig) -> bool:
 
 
 def _keeps_aside(config: DatasetConfig) -> bool:
+    """Whether there is a sample to judge by: of a single row nothing can be cut off."""
     try:
-        config.open("validation")
+        return next(iter(config.open("validation")), None) is not None
     except UsageError:  # the files have no such split, and nothing is to be cut off
         return False
-    return True
 
 
 def _preprocessing(data: Any, use_case: UseCase, network: Network, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from fewbit.sparsity.judged import judge
 from fewbit.sparsity.sizes import sizes
 from fewbit.sparsity.zeros import facts, zeros_of
 from fewbit.tuning import randomness
-from fewbit.tuning.calling import run
-from fewbit.tuning.first_look import look
+from fewbit.tuning.calling import run, to_device
+from fewbit.tuning.first_look import look, try_out
 from fewbit.tuning.opening import Data, as_config, for_model, open_data
 from fewbit.tuning.options import Options
 from fewbit.tuning.task_feed import for_task
@@ -65,10 +65,12 @@ def _at_its_task(model: Any, job: Job) -> dict[str, Any]:
             asked = None if isinstance(model, nn.Module) else GraphAnswers(model, {*names, "labels"})
             data = for_task(_opened(module, job), task, module)
             feed = data.validation or data.train
+            place = next((each.device for each in module.parameters()), torch.device("cpu"))
             if asked is None:
                 look(feed, module, task, "validation" if data.validation else "training")
+                first = next(feed.epoch(0))
+                try_out(module, task, to_device(first.batch, place), feed.name(first.items))
             limit = None if data.validation else _OF_DATA
-            place = next((each.device for each in module.parameters()), torch.device("cpu"))
             answer = asked or (lambda batch: run(module, batch, names))
             training = module.training
             module.eval()

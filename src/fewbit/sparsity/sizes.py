@@ -11,7 +11,8 @@ from torch import nn
 
 from fewbit.modules.inventory import take
 from fewbit.modules.tensor_file import plain_bytes
-from fewbit.numerics.compacting import Bytes, compacted
+from fewbit.numerics.compacting import compacted
+from fewbit.numerics.squeezing import Bytes
 
 
 def sizes(model: Any) -> dict[str, int]:
@@ -40,10 +41,10 @@ def _of_module(model: nn.Module) -> Iterator[tuple[Bytes, int, bool]]:
 def _of_graph(model: Any) -> Iterator[tuple[Bytes, int, bool]]:
     from onnx import numpy_helper
 
-    from fewbit.sparsity.zeros_graph import graphs
+    from fewbit.sparsity.zeros_graph import constants, graphs
 
     for graph in graphs(model.graph):
-        for proto in graph.initializer:
+        for proto in constants(graph).values():
             array = np.ascontiguousarray(numpy_helper.to_array(proto))
             content = array.reshape(-1).view(np.uint8) if array.dtype != object else np.zeros(0, np.uint8)
             if proto.HasField("raw_data"):

@@ -21,7 +21,7 @@ from fewbit.sparsity.choosing import find_use_case
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.levels import read_level, recipe_for
 from fewbit.sparsity.material import gather
-from fewbit.sparsity.modes import fault_of_mode
+from fewbit.sparsity.modes import MODES, fault_of_mode
 from fewbit.sparsity.opening import open_network
 from fewbit.sparsity.recipe import Recipe
 from fewbit.sparsity.run import carry_out
@@ -149,6 +149,8 @@ def _recipe(given: Recipe | str | Path | None, mode: str, level: float, use_case
         return recipe_for(mode, level, use_case=use_case, teacher=teacher)
     read_level(level)
     found = given if isinstance(given, Recipe) else Recipe.load(given)
+    if mode not in (found.mode, MODES[0]):
+        raise UsageError(f"mode={mode!r}, and the recipe is for {found.mode}", where="mode", expected=repr(found.mode))
     if found.use_case is not None and use_case is not None:
         found = replace(found, use_case=use_case)
     return found

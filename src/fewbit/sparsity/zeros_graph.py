@@ -25,7 +25,7 @@ def zeros_of_graph(model: Any) -> Iterator[tuple[str, int, tuple[int, ...]]]:
     from onnx import numpy_helper
 
     for graph in graphs(model.graph):
-        held = {each.name: each for each in graph.initializer}
+        held = constants(graph)
         readers: dict[str, Any] = {}
         for node in graph.node:
             for name in node.input:
@@ -98,6 +98,15 @@ def _layer(reader: Any, readers: dict[str, Any]) -> str:
             break
         reader = following
     return str(reader.name or reader.output[0])
+
+
+def constants(graph: Any) -> dict[str, Any]:
+    """The tensors that a graph holds, by the name they are read under: initializers, and what `Constant` nodes give."""
+    found = {each.name: each for each in graph.initializer}
+    for node in graph.node:
+        given = [each.t for each in node.attribute if each.name == "value"] if node.op_type == "Constant" else []
+        found |= dict(zip(node.output, given))
+    return found
 
 
 def graphs(graph: Any) -> Iterator[Any]:

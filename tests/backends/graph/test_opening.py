@@ -25,6 +25,15 @@ def test_a_path_a_proto_and_a_model_open_alike(tmp_path):
         assert [n.op_type for n in opened.graph] == ["MatMul"] and all(n.name for n in opened.graph)
 
 
+def test_constants_of_the_callers_model_keep_their_names():
+    made = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [1], [3.0])
+    nodes = [node("Constant", [], ["three"], value=made), node("Mul", ["x", "three"], ["y"])]
+    proto = model(nodes, {"x": [2, 4]}, {"y": None}, {})
+    before = proto.SerializeToString()
+    ir.to_proto(open_graph(proto))
+    assert proto.SerializeToString() == before
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x08"])
 def test_what_is_no_model(tmp_path, content):
     (tmp_path / "bad.onnx").write_bytes(content)

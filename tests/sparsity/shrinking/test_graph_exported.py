@@ -61,7 +61,7 @@ def test_an_exported_block_loses_heads_and_inner_channels(kind, what):
     torch.manual_seed(3)
     block = Block() if kind == "fused" else nn.TransformerEncoderLayer(16, 4, 24, batch_first=True)
     proto = exported(nn.Sequential(block, nn.Linear(16, 3)), OPEN[what])
-    small, facts, lines = shrunk(proto)
+    small, facts, lines = shrunk(proto, heads=0.5)
     onnx.checker.check_model(small, full_check=True)
     assert [one["before"] for one in facts["groups"] if one["kind"] == "heads"] == [4]
     assert (4, 2) in counts(facts).values() and (24, 12) in counts(facts).values()

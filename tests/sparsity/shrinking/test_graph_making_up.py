@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from linked_graphs import PICTURE, TOKENS, between, conv, linear, node, random, several, weights
 from onnx_graphs import model, run
@@ -84,9 +85,35 @@ def test_data_decide_the_same_way_in_every_run():
 
 
 def test_a_tied_weight_stays_tied():
-    constants = {"w": random(8, 8), "b.w": random(8, 3)}
-    nodes = [node("MatMul", ["x", "w"], ["c"], name="a"), node("Relu", ["c"], ["d"]),
-             node("MatMul", ["d", "w"], ["e"], name="again"), linear("b", "e", "y")]  # fmt: skip
-    small, facts, _ = shrunk(model(nodes, TOKENS, {"y": None}, constants), ROWS)
-    assert [group["after"] for group in facts["groups"]] == [8, 3] and "w" in arrays(small)
-    assert np.array_equal(arrays(small)["w"], constants["w"])
+    constants = {"a.w": random(8, 6), "w": random(6, 3, seed=1)}
+    nodes = [linear("a", "x", "c"), node("Relu", ["c"], ["p"]), node("Tanh", ["c"], ["q"]),
+             node("MatMul", ["p", "w"], ["u"], name="one"), node("MatMul", ["q", "w"], ["v"], name="two"),
+             node("Add", ["u", "v"], ["y"])]  # fmt: skip
+    proto = model(nodes, TOKENS, {"y": None}, constants)
+    small, facts, _ = shrunk(proto, ROWS)
+    assert arrays(small)["w"].shape == (3, 3)
+    assert sum(array.size for array in arrays(small).values() if array.shape == (3, 3)) == 9
+    assert facts["off"]["means"] == facts["off"]["refit"] and facts["made_up_by"] == "means"
+
+
+def test_a_pruned_weight_keeps_its_zeros():
+    proto, data = _with_sums("convolution")
+    b = next(tensor for tensor in proto.graph.initializer if tensor.name == "b.w")
+    pruned = arrays(proto)["b.w"] * (random(5, 6, 3, 3, seed=8) > 0)
+    b.CopyFrom(numpy_helper.from_array(pruned, "b.w"))
+    small, facts, lines = shrunk(proto, data, channels=0.34)
+    some = next(array for array in arrays(small).values() if array.shape == (5, 4, 3, 3))
+    assert np.isin(some, pruned).all() and (some == 0).any()
+    assert facts["made_up_by"] == "means"
+    assert [line["where"] for line in lines if line["what"] == "bias-only"] == ["b"]
+
+
+def test_without_making_up_data_decide_what_goes_and_nothing_else():
+    proto = between(node("Relu", ["c"], ["d"]))
+    small, facts, _ = shrunk(proto, PICTURES, compensate=False)
+    whole, some = arrays(proto), arrays(small)
+    kept = left(whole["a.w"], some["a.w"])
+    assert np.array_equal(some["b.w"], whole["b.w"][:, kept]) and np.array_equal(some["b.b"], whole["b.b"])
+    assert "made_up_by" not in facts
+    by_weights, by_size = shrunk(proto, PICTURES, score="magnitude", compensate=False)[0], shrunk(proto)[0]
+    assert by_weights.SerializeToString() == by_size.SerializeToString()

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from channel_nets import NETS, Attention, Residual, items, job_for, net
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import Encoder, Tagger, shaken, tokens
 from torch import Tensor, nn
 
+from channel_nets import NETS, Attention, Residual, items, job_for, net
+from fewbit.data.dataset import Dataset
 from fewbit.errors import UsageError
 from fewbit.sparsity.shrinking import module as shrinking
 from fewbit.sparsity.stages import shrink
+from tiny_models import Encoder, Tagger, shaken, tokens
 
 
 def shrunk(model: nn.Module, data: Any, **options: Any) -> tuple[Any, Any]:
@@ -181,3 +183,37 @@ def test_settings_and_data_that_cannot_be() -> None:
         shrink.refuse(shrink.Settings(channels=0.5), model, job_for(model, None))
     with pytest.raises(UsageError, match="no heads can be taken out of this model: there are none"):
         shrunk(model, items((6,)), heads=0.5)
+
+
+def test_a_smaller_network_is_saved_loaded_and_exported(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    model, data = net("mobile"), items(NETS["mobile"][1])
+    made, _ = shrunk(model, data, channels=0.5)
+    torch.save(made.state_dict(), tmp_path / "state.pt")
+    again, _ = shrunk(model, data, channels=0.5, score="magnitude", compensate=False)
+    again.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert torch.equal(again(data[0]), made(data[0]))
+    torch.onnx.export(
+        made, (data[0],), tmp_path / "made.onnx", input_names=["x"], dynamic_axes={"x": {0: "n"}}, dynamo=False
+    )
+    session = runtime.InferenceSession(tmp_path / "made.onnx", providers=["CPUExecutionProvider"])
+    found = session.run(None, {"x": data[1][:3].numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(found), made(data[1][:3]).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_samples_are_stacked_and_zeros_stay_zeros() -> None:
+    model = net("gated")
+    with torch.no_grad():
+        model.down.weight[:, ::3] = 0
+        model.go.weight[1] = 0
+    job = job_for(model, None)
+    job.calibration = Dataset([{"x": each} for each in torch.randn(12, 6, generator=torch.Generator().manual_seed(0))])
+    made = shrink.run(model, shrink.Settings(channels=0.25), job)
+    assert made.gate.out_features == 9 and not made.go.weight[1].any()
+    assert any(line["what"].endswith("compensated") for line in job.record.lines)
+
+
+def test_few_places_of_a_type_are_enough() -> None:
+    model, data = net("flat").bfloat16(), [x.bfloat16() for x in items(NETS["flat"][1])]
+    made, _ = shrunk(model, data, channels=0.5)
+    assert made.conv1.weight.dtype is torch.bfloat16 and made.conv1.out_channels == 4

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from channel_nets import job_for
-from tiny_models import shaken, transformer
 
+from channel_nets import job_for
 from fewbit.errors import UsageError
 from fewbit.sparsity.stages import shrink
+from tiny_models import shaken, transformer
 
 
 def _batches(count: int = 6) -> list[Any]:
@@ -82,3 +82,31 @@ def test_heads_that_no_configuration_can_say_are_refused_unless_told_otherwise()
     assert tuple(attention.c_attn.weight.shape) == (16, 24) and tuple(attention.c_proj.weight.shape) == (8, 16)
     with torch.no_grad():
         assert made(data[0][:1, :4])[0].shape == (1, 4, 40)
+
+
+def test_sizes_in_lists_and_of_two_stacks(tmp_path: Path) -> None:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic", "num_labels": 3}
+    images = [torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    model = shaken(ResNetForImageClassification(ResNetConfig(**sizes)))
+    made = shrink.run(model, shrink.Settings(channels=0.5), job_for(model, images))
+    assert (made.config.embedding_size, made.config.hidden_sizes) == (4, [4, 8])
+    _round_trip(made, images[0][:1], tmp_path)
+    model = transformer("t5")
+    pairs = [{"input_ids": ids, "decoder_input_ids": ids[:, :5]} for ids in _batches(2)]
+    made = shrink.run(model, shrink.Settings(channels=0.5), job_for(model, pairs))
+    assert made.config.d_ff == 12 and made.decoder.config.d_ff == made.encoder.config.d_ff == 12
+    with torch.no_grad():
+        assert made(**pairs[0])[0].shape == (2, 5, 40)
+
+
+def test_heads_with_a_table_of_places() -> None:
+    from transformers import SwinConfig, SwinModel
+
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": 8, "depths": [1], "num_heads": [4], "window_size": 2}
+    model = shaken(SwinModel(SwinConfig(**sizes)))
+    images = [torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    made = shrink.run(model, shrink.Settings(heads=0.25, reloadable=False), job_for(model, images))
+    tables = [tensor for name, tensor in made.named_parameters() if "position_bias" in name]
+    assert [table.shape[1] for table in tables] == [3]

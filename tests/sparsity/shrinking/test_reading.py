@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewbit.errors import DataError
 from fewbit.sparsity.shrinking import reading
 from fewbit.sparsity.shrinking.moments import Moments
 from fewbit.sparsity.shrinking.reading import Reader
@@ -73,3 +74,12 @@ def test_the_taps_of_a_kernel_are_made_up_for_one_by_one() -> None:
     reader.take([1])
     new, _ = reader.refitted()
     torch.testing.assert_close(new[..., 1], 2 * new[..., 0])
+
+
+def test_moments_of_too_few_samples_are_damped_until_they_have_an_inverse() -> None:
+    x, weight = _data()
+    reader = _reader(x[:2] * 1e6, weight, [1, 2, 3, 4, 5, 6], has_bias=True)
+    reader.take([1, 2])
+    assert bool(torch.isfinite(reader.refitted()[0]).all()) and bool((reader.costs([3, 4, 5, 6]) >= 0).all())
+    with pytest.raises(DataError, match="not finite"):
+        _reader(x * float("nan"), weight, [1, 2, 3, 4, 5, 6], has_bias=True)

@@ -126,14 +126,16 @@ def test_a_transposed_convolution():
     assert off(found, model, images(5, seed=7)) < off(plain, model, images(5, seed=7))
 
 
-def test_moments_that_would_take_too_much_memory_are_not_taken(monkeypatch):
+def test_what_is_too_large_or_too_wide_gets_another_algorithm(monkeypatch):
     from fewbit.sparsity.pruning import solvers
 
-    monkeypatch.setattr(solvers, "_ONE", 16 * 50**2)
-    model, data = convolutional(), images()
-    _, made = pruned(model, Settings(0.5), data)
-    reasons = {name: line["reason"] for name, line in lines(made, "algorithm").items()}
-    assert "GiB" in reasons["conv1.weight"] and "plain1.weight" not in reasons
+    monkeypatch.setattr(solvers, "_ONE", 16 * 60**2)
+    monkeypatch.setattr(solvers, "_WIDE", 50)
+    _, made = pruned(convolutional(), Settings(0.5), images())
+    told = lines(made, "algorithm")
+    assert told[None]["algorithm"] == "alps" and "plain1.weight" not in told
+    assert told["conv1.weight"]["algorithm"] == "wanda" and "GiB" in told["conv1.weight"]["reason"]
+    assert told["plain2.weight"]["algorithm"] == "sparse_gpt" and "wide" in told["plain2.weight"]["reason"]
 
 
 def test_zeros_go_where_answers_feel_them_least():

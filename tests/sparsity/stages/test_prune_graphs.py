@@ -154,3 +154,36 @@ def test_a_module_and_its_graph_are_pruned_alike():
     ours, _ = pruned(net.eval(), settings, [torch.tensor(item["x"]) for item in items(10)])
     theirs, _ = pruned(proto, settings, items(10))
     torch.testing.assert_close(ours[2].weight.detach(), torch.tensor(weight_of(theirs, "2")), rtol=1e-3, atol=1e-4)
+
+
+def texts(padding):
+    """Rows of vectors, and a mask; what is padded is large, and no part of them."""
+    given = []
+    for number in range(10):
+        x = random(2, 6, 8, seed=number)
+        if padding:
+            x = np.concatenate([x, random(2, 3, 8, seed=99 + number) * 20 * np.arange(8, dtype=np.float32)], 1)
+        mask = np.ones(x.shape[:2], np.float32)
+        mask[:, 6:] = 0
+        given.append({"x": x, "attention_mask": mask})
+    return given
+
+
+@pytest.mark.parametrize("algorithm", ["wanda", "sparse_gpt"])
+def test_padding_is_no_part_of_what_layers_read(algorithm):
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["x", "w0"], ["a"], name="first"),
+        node("Relu", ["a"], ["a1"]),
+        node("MatMul", ["a1", "w1"], ["b"], name="second"),
+        node("Unsqueeze", ["attention_mask", "last"], ["m"]),
+        node("Mul", ["b", "m"], ["y"]),
+    ]
+    constants = {"w0": random(8, 16, seed=1), "w1": random(16, 4, seed=2), "last": np.array([2])}
+    inputs = {"x": ["n", "t", 8], "attention_mask": ["n", "t"]}
+    proto = model(nodes, inputs, {"y": ["n", "t", 4]}, constants)
+    plain, padded = (
+        pruned(proto, Settings(0.5, algorithm=algorithm, correct=False), texts(padding))[0] for padding in (False, True)
+    )
+    ours, theirs = (torch.tensor(weight_of(each, "first").copy()) for each in (plain, padded))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)

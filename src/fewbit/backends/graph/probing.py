@@ -100,7 +100,7 @@ class Probe:
         return {**item, **more, ASKED: np.array(True)}
 
     def read(self, outputs: Sequence[NDArray[Any]], steps: Sequence[int]) -> Iterator[tuple[Sight, dict[str, Tensor]]]:
-        """What each sight is to be shown once `Sight.shown` has seen it; nothing where a value is empty.
+        """What each sight is to be shown; values as they are, for `Sight.shown`; nothing where one is empty.
 
         Args:
             outputs: of the copy, for one item.
@@ -126,7 +126,8 @@ class Probe:
             if raw is not None:
                 found[VALUES] = torch.from_numpy(raw)
             for sight in sights:
-                mine = dict(found) if sight.features is not None else whole(found, shape)
+                known = found if VALUES in sight.needs else {key: x for key, x in found.items() if key != VALUES}
+                mine = dict(known) if sight.features is not None else whole(known, shape)
                 if sight.wants_taps:
                     mine |= gauge.taps(sight.axes, pieces, shape)
                 yield sight, mine

@@ -61,7 +61,8 @@ class Sight:
         rows = value.movedim(self.features, -1)
         if real is not None and VALUES in self.watch.needs and rows.ndim == 3 and rows.shape[:2] == real.shape:
             return without_padding(found, rows, real, self.watch.needs, self.watch.sample)
-        more = {VALUES: rows.reshape(-1, rows.shape[-1])} if VALUES in self.watch.needs else {}
+        width = rows.shape[-1] if rows.ndim else 1
+        more = {VALUES: rows.reshape(-1, width)} if VALUES in self.watch.needs else {}
         if self.wants_products:
             meets = [axis.meets(length) for axis, length in zip(self.axes or (), value.shape[2:])]
             more[PRODUCTS] = window_products(value, meets)

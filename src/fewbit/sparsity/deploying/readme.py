@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.modules.compact_file import SUFFIX
+from fewbit.sparsity.deploying import readme_commands as commands
 from fewbit.sparsity.deploying.model_files import ARCHIVE, ONNX, PROGRAM, Written
 from fewbit.sparsity.deploying.samples import INPUTS, OUTPUTS
 
@@ -48,23 +49,27 @@ def _running(folder: Path, written: Written, factory: str | None) -> list[str]:
     found = ["## How to run it"]
     has_samples = (folder / INPUTS).is_dir()
     if (folder / ONNX).is_file():
-        found.append(_ONNX if has_samples else _ONNX_ALONE)
+        found.append(commands.ONNX_SAMPLE if has_samples else commands.ONNX_ALONE)
         if (folder / ARCHIVE).is_file():
-            found += ["From the archive, which is smaller, the same `model.onnx` comes back, bit for bit:", _RESTORE]
+            found += [
+                "From the archive, which is smaller, the same `model.onnx` comes back, bit for bit:",
+                commands.RESTORE,
+            ]
+    fast = ", freeze=True" if written.quantized else ""  # kernels for codes
     if (folder / PROGRAM).is_file():
-        found += ["In PyTorch, as a program: the model has other shapes than its code builds.", _PROGRAM]
+        found += ["In PyTorch, as a program: the model has other shapes than its code builds.", commands.PROGRAM]
     elif written.kind == "fewbit" and written.code:
         found.append("In PyTorch; the folder holds tensors, and the code that builds the model is yours:")
         build = f"factory={factory!r}" if factory else "model=your_model"
-        found.append(_FEWBIT.format(build=f", {build}") + "```")
+        found.append(commands.FEWBIT.format(build=f", {build}{fast}") + "```")
         if not factory:
             found.append("`your_model` is one of the same build; its values are not used.")
     elif written.kind == "fewbit":
-        found += ["In PyTorch:", _FEWBIT.format(build="") + (_SAMPLE if has_samples else "") + "```"]
+        found += ["In PyTorch:", commands.FEWBIT.format(build=fast) + (commands.SAMPLE if has_samples else "") + "```"]
         if not written.quantized:
             found.append("`model.save_pretrained('dense')` writes it as other tools read it, zeros and all.")
     if written.kind == "huggingface":
-        found.append(_HUGGINGFACE)
+        found.append(commands.HUGGINGFACE)
     return found
 
 
@@ -130,60 +135,3 @@ def _joined(sections: Sequence[str]) -> list[str]:
         else:
             found.append(each)
     return found
-
-
-_ONNX = """```python
-import numpy as np
-import onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-sample = dict(np.load("sample-inputs/000.npz"))
-wanted = np.load("sample-outputs/000.npz")
-for name, found in zip(wanted.files, session.run(None, sample)):
-    print(name, found.shape, "differs by", np.abs(found - wanted[name]).max())
-```"""
-
-_ONNX_ALONE = """```python
-import onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-print([each.name for each in session.get_inputs()])
-```"""
-
-_RESTORE = """```bash
-python -m fewbit.sparsity.compact model.compact.safetensors restored
-```"""
-
-_FEWBIT = """```python
-import fewbit
-
-model = fewbit.load("."{build})
-"""
-
-_SAMPLE = """
-import numpy as np
-import torch
-
-sample = {name: torch.from_numpy(value) for name, value in np.load("sample-inputs/000.npz").items()}
-wanted = np.load("sample-outputs/000.npz")
-with torch.no_grad():
-    found = model(**sample)
-for name in wanted.files:
-    print(name, "differs by", np.abs(found[name].float().numpy() - wanted[name]).max())
-"""
-
-_PROGRAM = """```python
-import numpy as np
-import torch
-
-model = torch.export.load("model.pt2").module()
-sample = {name: torch.from_numpy(value) for name, value in np.load("sample-inputs/000.npz").items()}
-found = model(**sample)
-```"""
-
-_HUGGINGFACE = """```python
-import transformers
-
-kind = transformers.AutoConfig.from_pretrained(".").architectures[0]
-model = getattr(transformers, kind).from_pretrained(".")
-```"""

@@ -21,7 +21,7 @@ from fewbit.sparsity.job import Job
 from fewbit.tuning import randomness
 
 INPUTS, OUTPUTS = "sample-inputs", "sample-outputs"
-_COUNT = 3
+_COUNT, _TOKENS = 3, 32
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -41,16 +41,22 @@ class Sample:
     outputs: Arrays
 
 
-def samples_of(model: Any, job: Job, count: int = _COUNT) -> list[Sample]:
-    """The first samples of the calibration data, with the model's answers; none where there is no data."""
+def items_of(model: Any, job: Job, count: int = _COUNT) -> list[Any]:
+    """The first items of the calibration data; none where there is no data."""
     if job.calibration is None:
         return []
     data = job.calibration if isinstance(job.calibration, Dataset) else Dataset(job.calibration)
-    signature = read_signature(model)
     with randomness.private(0):
-        items = list(islice(data.inputs(model, fixed_batch(signature)), count))
+        return list(islice(data.inputs(model, fixed_batch(read_signature(model))), count))
+
+
+def samples_of(model: Any, items: Sequence[Any]) -> list[Sample]:
+    """Items with the model's answers; of long texts the first tokens, since an answer is a vocabulary for each."""
+    signature = read_signature(model)
+    fixed = any(spec.shape and len(spec.shape) > 1 and isinstance(spec.shape[1], int) for spec in signature.inputs)
+    short = [item if fixed else _shortened(item) for item in items]
     answer = answering(model)
-    return [Sample(item, named(item, signature.names), answer(item)) for item in items]
+    return [Sample(item, named(item, signature.names), answer(item)) for item in short]
 
 
 def answering(model: Any) -> Any:
@@ -93,6 +99,17 @@ def write_samples(folder: Path, samples: Sequence[Sample]) -> None:
         for number, arrays in enumerate(each):
             content: dict[str, Any] = dict(arrays)
             np.savez(folder / name / f"{number:03}.npz", **content)
+
+
+def _shortened(item: Any) -> Any:
+    """An item of token ids with the first of them alone, in everything that has one value a token."""
+    args, kwargs = item if isinstance(item, tuple) else ((), item)
+    ids = kwargs.get("input_ids")
+    if ids is None or ids.ndim != 2 or ids.shape[1] <= _TOKENS:
+        return item
+    cut = {name: value[:, :_TOKENS] if getattr(value, "shape", ())[:2] == ids.shape else value
+           for name, value in kwargs.items()}  # fmt: skip
+    return (args, cut) if isinstance(item, tuple) else cut
 
 
 def _answers(model: nn.Module, item: Any) -> Arrays:

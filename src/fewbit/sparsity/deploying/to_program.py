@@ -33,7 +33,7 @@ def write_program(model: nn.Module, path: Path, samples: Sequence[Sample]) -> tu
     Raises:
         DataError: PyTorch cannot write it, or it answers otherwise.
     """
-    twin = copied(model).eval()
+    twin = copied(model).eval().cpu()
     reason = "there are no samples to trace it by"
     for free in (True, False) if samples else ():
         try:

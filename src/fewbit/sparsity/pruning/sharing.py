@@ -54,8 +54,8 @@ def shared_out(view: ModelView, found: Pruning, share: float, evidence: Evidence
     elements = [w.point.elements for w in weights]
     equal = [max(count(share, each), curve.zeros[0]) for each, curve in zip(elements, seen.curves)]
     other = split(seen.curves, count(share, sum(elements)))
-    trials = [_pruned(view, weights, numbers, seen) for numbers in (equal, other)]
-    plain, ours = apart(view, trials, judges)
+    # One after the other: each is a whole model.
+    plain, ours = (apart(view, [_pruned(view, weights, numbers, seen)], judges)[0] for numbers in (equal, other))
     facts = {"how": seen.how, "items": len(judges), "error": ours, "error_uniform": plain}
     zeros = {w.point.name: number for w, number in zip(weights, other)}
     return Shares(zeros if ours < plain else None, facts)

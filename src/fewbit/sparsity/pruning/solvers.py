@@ -23,6 +23,7 @@ from fewbit.sparsity.pruning.settings import Settings
 
 _ALL, _ONE = 4 << 30, 1 << 30  # bytes of second moments that may be held at once, and of one layer's
 _BYTES = 16  # of one entry, for items that teach and those kept aside
+_WIDE = 2500  # weights of an output: beyond these the better algorithm takes minutes
 _CONVS = (CONV, CONV_TRANSPOSE)
 _SLOW, _BEST, _NEXT, _LEAST = "alps", "sparse_gpt", "wanda", "magnitude"
 
@@ -71,6 +72,9 @@ def solvers(view: ModelView, points: Sequence[Point], settings: Settings, *, dat
         lesser = keeping_zeros(algorithm(_NEXT, "prune"))
         reasons = _why_no_moments(view, points)
         found = [own if reason is None else Solver(lesser, {}, reason) for reason in reasons]
+    if name == _SLOW and settings.algorithm is None:
+        swift = Solver(keeping_zeros(algorithm(_BEST, "prune")), {}, f"{_SLOW} takes long for a layer that is so wide")
+        found = [swift if each is own and _places(p) > _WIDE else each for p, each in zip(points, found)]
     hidden = _hidden(view) if own.algorithm.needs else {}
     least = keeping_zeros(algorithm(_LEAST, "prune"))
     return [Solver(least, {}, hidden[p.layer]) if p.layer in hidden else each for p, each in zip(points, found)]
@@ -144,5 +148,9 @@ def _too_large(point: Point) -> str | None:
 
 
 def _size(point: Point) -> int:
-    places = prod(point.shape[point.stack + 1 :])
-    return _BYTES * places * places
+    return _BYTES * _places(point) ** 2
+
+
+def _places(point: Point) -> int:
+    """How many weights an output has."""
+    return prod(point.shape[point.stack + 1 :])

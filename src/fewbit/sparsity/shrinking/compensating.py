@@ -55,7 +55,7 @@ class Costs:
 
     def choose(self, groups: Sequence[Group], counts: Sequence[int], score: str) -> list[list[int]]:
         """The classes that go, of each group; `refits` are the weights that make up for them."""
-        tensors = named_tensors(self._model)
+        tensors, alone = named_tensors(self._model), self._alone()
         found = []
         for start, stop in self._passes(groups) if score == "error" else [(0, len(groups))]:
             batch = groups[start:stop]
@@ -67,7 +67,7 @@ class Costs:
             gone = [each for classes in found for each in classes]
             for name, reader in readers.items():
                 reader.take(gone)
-                if name in self._alone():
+                if name in alone:
                     self.refits[name] = reader.refitted()
         return found
 

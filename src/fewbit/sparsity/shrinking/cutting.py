@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,8 @@ def put(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     new = {id(old[name]): tensor for name, tensor in tensors.items()}
     made: dict[int, Tensor] = {}
     for module in model.modules():
-        for table in (module._parameters, module._buffers):
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for table in tables:
             for name, tensor in table.items():
                 if tensor is None or id(tensor) not in new:
                     continue

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fewbit.sparsity.shrinking.graph_classes import Classes, Reason
+from fewbit.sparsity.shrinking.classes import Classes, Reason
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Flow:
 
     def join(self, a: Tensor, b: Tensor, what: str = "") -> None:
         """Let labels of the same shape go together, one by one."""
-        a, b = torch.broadcast_tensors(narrowed(a), narrowed(b))
+        a, b = torch.broadcast_tensors(narrowed(a), narrowed(b))  # type: ignore[no-untyped-call]
         self.classes.join(a.reshape(-1).numpy(), b.reshape(-1).numpy(), self.reason(what or "joined with no channel"))
 
     def merge(self, labels: Tensor, axes: Iterable[int]) -> Tensor:
@@ -92,18 +92,19 @@ class Flow:
         """The axes along which the class changes; all that stays is one class here."""
         small = narrowed(self.roots(labels))
         if small.numel() > 1:
-            classes, places = small.unique(return_inverse=True)
+            classes, places = small.unique(return_inverse=True)  # type: ignore[no-untyped-call]
             free = [self.classes.reason(each) is None for each in classes.tolist()]
             small = narrowed((classes * torch.tensor(free))[places])
         return [axis for axis, side in enumerate(small.shape) if side > 1]
 
     def is_live(self, labels: Tensor) -> bool:
         """Whether any of the labels is of a channel that may go."""
-        return any(self.classes.reason(label) is None for label in narrowed(self.roots(labels)).unique().tolist())
+        classes = narrowed(self.roots(labels)).unique()  # type: ignore[no-untyped-call]
+        return any(self.classes.reason(each) is None for each in classes.tolist())
 
     def labels(self, tensor: Tensor) -> Tensor:
         """The labels of a tensor's elements; a matrix has them where only one of its axes can be taken apart."""
-        value = self.values.get(tensor)
+        value: Tensor | Matrix | None = self.values.get(tensor)
         if value is None:
             return nothing(tensor.shape)
         if isinstance(value, Tensor):

@@ -12,16 +12,17 @@ from fewbit.backends.graph.saving import to_proto
 from fewbit.backends.graph.shaping import value_forms
 from fewbit.backends.graph.view import GraphView
 from fewbit.errors import UsageError
+from fewbit.record import Record
 from fewbit.sparsity.job import Job
-from fewbit.sparsity.shrinking.graph_choice import chosen, scores
+from fewbit.sparsity.shrinking.graph_choice import candidates, chosen, scores
 from fewbit.sparsity.shrinking.graph_compensation import apply, changes
 from fewbit.sparsity.shrinking.graph_cutting import cut, masked
 from fewbit.sparsity.shrinking.graph_groups import Group, best_walk, groups_of
 from fewbit.sparsity.shrinking.graph_items import Items
 from fewbit.sparsity.shrinking.graph_judging import nearest
 from fewbit.sparsity.shrinking.graph_naming import Wish, refuse_names
-from fewbit.sparsity.shrinking.graph_proof import differs, probes
-from fewbit.sparsity.shrinking.graph_report import facts, tell
+from fewbit.sparsity.shrinking.graph_proof import differs, inner_values, probes
+from fewbit.sparsity.shrinking.graph_report import facts, refuse_nothing, tell
 from fewbit.sparsity.shrinking.graph_statistics import Seen, look
 from fewbit.sparsity.shrinking.graph_walk import Walk
 
@@ -44,7 +45,8 @@ def shrink_graph(model: Any, settings: Wish, job: Job) -> Any:
         A new `onnx.ModelProto`.
 
     Raises:
-        UsageError: a quantized graph, names of layers that are not there, or a graph whose smaller one does not answer as it should.
+        UsageError: a quantized graph, names of layers that are not there, nothing that can go, or a smaller graph that
+            does not answer as it should.
     """
     view = GraphView.of(model)
     _refuse_quantized(view)
@@ -52,17 +54,16 @@ def shrink_graph(model: Any, settings: Wish, job: Job) -> Any:
     items = Items(view, job)
     view.probe(items.first)
     done = _shrunk(view, items, settings, job)
+    tell(job.record, done.groups, done.gone, settings)
+    for where, what in view.notes:
+        job.record.note("run", what, where=where)
     small, how = done.small, dict[str, Any]()
-    if done.gone and items and settings.compensate:
-        small, how = _made_up(view, done, items)
+    if items and settings.compensate:
+        small, how = _made_up(view, done, items, job.record)
     proto = to_proto(small.model)
     _check(proto)
-    tell(job.record, done.groups, done.gone, settings)
-    job.record.facts["shrink"] = {
-        "bytes": {"before": view.size(), "after": small.size()},
-        **facts(done.groups, done.gone),
-        **how,
-    }
+    sizes = {"before": view.size(), "after": small.size()}
+    job.record.facts["shrink"] = {**sizes, **facts(done.groups, done.gone), **how}
     return proto
 
 
@@ -83,13 +84,17 @@ def _shrunk(view: GraphView, items: Items, settings: Wish, job: Job) -> _Done:
         small = view.model.clone(deep_copy=False)
         walk = best_walk(small, forms, strict=strict)
         groups = groups_of(walk)
+        refuse_nothing(groups, settings)
         if seen is None:
-            seen = look(view, items.looked_at(), {read.node.name or "" for read in walk.reads}) if items else {}
+            names = walk.readers(candidates(groups, settings))
+            with items.places.told():
+                seen = look(view, items.looked_at(), names) if items else {}
         gone = chosen(walk, groups, scores(walk, seen if settings.score == "error" else {}), settings)
+        inner = inner_values(walk, gone)
         cut(small, walk, gone)
         reference = view.model.clone(deep_copy=False)
         masked(reference, walk, gone)
-        why = differs(small, reference, tests)
+        why = differs(small, reference, tests, inner)
         if why is None:
             return _Done(GraphView(small, view.source), walk, groups, gone, seen)
         if not strict:
@@ -102,13 +107,17 @@ def _shrunk(view: GraphView, items: Items, settings: Wish, job: Job) -> _Done:
     )
 
 
-def _made_up(view: GraphView, done: _Done, items: Items) -> tuple[GraphView, dict[str, Any]]:
+def _made_up(view: GraphView, done: _Done, items: Items, record: Record) -> tuple[GraphView, dict[str, Any]]:
     """The smaller graph with readers that make up for what went, in the way that serves best on items kept aside."""
-    views = {"nothing": done.small}
-    for name, refit in (("means", False), ("refit", True)):
+    views, found = {"nothing": done.small}, {}
+    for name in ("means", "refit"):
         views[name] = done.small.copy()
-        apply(views[name], changes(view, done.walk, done.gone, done.seen, refit=refit), refit=refit)
+        found[name] = changes(view, done.walk, done.gone, done.seen, refit=name == "refit")
+        apply(views[name], found[name])
     best, off = nearest(views, view, items.judges)
+    for layer, change in found["refit"].items():
+        if change.reason and best != "nothing":
+            record.note("bias-only", change.reason, where=layer)
     return views[best], {"made_up_by": best, "off": off}
 
 

@@ -19,7 +19,7 @@ from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.layers import Layer, layer_of
 from fewbit.backends.graph.sources import by_input, by_output
 from fewbit.model.ops import EMBEDDING
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_groups import Group
 from fewbit.sparsity.shrinking.graph_naming import Wish, is_named
 from fewbit.sparsity.shrinking.graph_statistics import Seen
@@ -47,6 +47,11 @@ def scores(walk: Walk, seen: Mapping[str, Seen]) -> dict[int, float]:
     return found
 
 
+def candidates(groups: list[Group], settings: Wish) -> set[int]:
+    """The classes of which some go."""
+    return {root for group in groups if how_many(group, settings) for root in group.classes if root not in group.stay}
+
+
 def chosen(walk: Walk, groups: list[Group], lost: Mapping[int, float], settings: Wish) -> set[int]:
     """The classes that go; of equals the last.
 
@@ -60,11 +65,11 @@ def chosen(walk: Walk, groups: list[Group], lost: Mapping[int, float], settings:
     for group in groups:
         free = [root for root in group.classes if root not in group.stay]
         order = sorted(free, key=lambda root: (lost.get(root, 0.0), -root))
-        gone |= set(order[: _how_many(group, settings)])
+        gone |= set(order[: how_many(group, settings)])
     return _leave_one(walk, gone, lost)
 
 
-def _how_many(group: Group, settings: Wish) -> int:
+def how_many(group: Group, settings: Wish) -> int:
     """How many classes of a group go."""
     share = settings.heads if group.kind == "heads" else settings.channels
     if not share or not is_named(group, settings):

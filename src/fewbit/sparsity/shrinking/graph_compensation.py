@@ -24,14 +24,22 @@ from fewbit.sparsity.shrinking.graph_walk import Walk
 
 Array = NDArray[np.float64]
 _DAMP = 1e-3  # of the mean variance
+_PRUNED = 0.1  # a weight with so many zeros was made sparse on purpose
 
 
 @dataclass
 class Change:
-    """What a reader takes over: its weight on what stays, and what is added to its output."""
+    """What a reader takes over.
 
-    weight: Array
+    Args:
+        weight: its weight on what stays; none where it is left as it is.
+        shift: what is added to its output.
+        reason: why its weight is left as it is, where that is not what was asked for.
+    """
+
+    weight: Array | None
     shift: Array
+    reason: str = ""
 
 
 def changes(view: GraphView, walk: Walk, gone: set[int], seen: Mapping[str, Seen], *, refit: bool) -> dict[str, Change]:
@@ -51,24 +59,35 @@ def changes(view: GraphView, walk: Walk, gone: set[int], seen: Mapping[str, Seen
     for read in walk.reads:
         left = ~np.isin(walk.classes.roots(read.labels), out)
         layer = layer_of(named[read.node.name])
-        if left.all() or layer is None or layer.stack or layer.name not in seen or layer.node.op_type == "Gather":
+        if left.all() or layer is None or layer.stack or layer.name not in seen:
             continue
         weight = read_weight(layer).double().numpy()
-        fits = refit and seen[layer.name].moments is not None and len(layer.weight_value.uses()) == 1
-        change = _change(layer, weight, left, seen[layer.name], fits)
+        reason = _unfit(layer, weight, seen[layer.name]) if refit else ""
+        change = _change(layer, weight, left, seen[layer.name], refit and not reason)
         stays = made[layer.name]
-        found[layer.name] = Change(change.weight[stays], change.shift[stays])
+        fitted = None if change.weight is None else change.weight[stays]
+        found[layer.name] = Change(fitted, change.shift[stays], reason)
     return found
 
 
-def apply(small: GraphView, found: Mapping[str, Change], *, refit: bool) -> None:
+def apply(small: GraphView, found: Mapping[str, Change]) -> None:
     """Let the readers of a graph take over what they should."""
+    named = {node.name: node for node in small.model.graph}
     for name, change in found.items():
-        layer = layer_of(next(node for node in small.model.graph if node.name == name))
+        layer = layer_of(named[name])
         assert layer is not None
-        if refit:
+        if change.weight is not None:
             write_weight(small.model.graph, layer, torch.from_numpy(np.ascontiguousarray(change.weight)))
         small.shift(name, torch.from_numpy(change.shift))
+
+
+def _unfit(layer: Layer, weight: Array, seen: Seen) -> str:
+    """Why a weight is left as it is."""
+    if np.count_nonzero(weight) < (1 - _PRUNED) * weight.size:
+        return "its weight is pruned, and keeps its zeros"
+    if len(layer.weight_value.uses()) > 1:
+        return "other layers read the same weight"
+    return "it reads too many features" if seen.moments is None else ""
 
 
 def _change(layer: Layer, weight: Array, left: NDArray[np.bool_], seen: Seen, fits: bool) -> Change:
@@ -86,7 +105,7 @@ def _change(layer: Layer, weight: Array, left: NDArray[np.bool_], seen: Seen, fi
         missing = taps[lost] - np.einsum("lk,k...->l...", share, taps[kept])
         shifts.append(on_lost.reshape(len(part), -1) @ missing.reshape(-1))
     alpha = real(layer.node, "alpha", 1.0) if layer.node.op_type == "Gemm" else 1.0
-    return Change(np.concatenate(weights), np.concatenate(shifts) * alpha)
+    return Change(np.concatenate(weights) if fits else None, np.concatenate(shifts) * alpha)
 
 
 def _fit(seen: Seen, kept: NDArray[np.int64], lost: NDArray[np.int64]) -> Array:
@@ -94,6 +113,6 @@ def _fit(seen: Seen, kept: NDArray[np.int64], lost: NDArray[np.int64]) -> Array:
     covariance = seen.covariance()
     among = covariance[np.ix_(kept, kept)]
     # The fewer positions there were for so many channels, the less is believed of what they do together.
-    share = _DAMP + min(1.0, len(kept) / seen.count)
+    share = _DAMP + min(1.0, len(kept) / seen.rows)
     within = among + np.eye(len(kept)) * (share * float(np.trace(among)) / max(1, len(kept)) + 1e-12)
     return np.asarray(np.linalg.solve(within, covariance[np.ix_(kept, lost)]).T, np.float64)

@@ -9,7 +9,7 @@ from onnx_ir.passes import common as passes
 
 from fewbit.backends.graph.constants import constant, new_constant
 from fewbit.backends.graph.shapes import infer_shapes
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_walk import Walk
 
 

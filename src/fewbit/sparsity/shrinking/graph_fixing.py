@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fewbit.backends.graph.constants import constant, new_constant
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_numbers import numbers
 from fewbit.sparsity.shrinking.graph_walk import Kept, Walk
 
@@ -74,11 +74,13 @@ def _override(node: ir.Node, index: int, new: dict[int, int], count: int) -> Non
 
 
 def put_numbers(node: ir.Node, index: int, numbers: Sequence[int]) -> None:
-    """Give a node a list of whole numbers of its own."""
+    """Give a node a list of whole numbers of its own, in the type of the one that it had."""
     graph, old = node.graph, node.inputs[index] if len(node.inputs) > index else None
     assert isinstance(graph, ir.Graph)
     like = node.outputs[0] if old is None else old
-    made = new_constant(graph, like, np.array(numbers, np.int64), f"{node.name}.{index}.numbers")
+    before = constant(old)
+    array = np.array(numbers, np.int64 if before is None else before.dtype)
+    made = new_constant(graph, like, array, f"{node.name}.{index}.numbers")
     if len(node.inputs) <= index:
         node.resize_inputs(index + 1)
     node.replace_input_with(index, made)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fewbit.backends.graph.shaping import Form
-from fewbit.sparsity.shrinking.graph_classes import Reason
+from fewbit.sparsity.shrinking.classes import Reason
 from fewbit.sparsity.shrinking.graph_rules import RULES
 from fewbit.sparsity.shrinking.graph_walk import Walk
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from fewbit.backends.graph.view import GraphView
 from fewbit.data.dataset import Dataset
+from fewbit.engine.item_places import ItemPlaces
+from fewbit.errors import DataError
+from fewbit.sparsity.calibration import batch_of
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.shrinking.graph_sample import random_item
 
@@ -20,11 +23,15 @@ class Items:
 
     Args:
         view: of the graph.
-        job: with `calibration`, `samples` and perhaps `batch_size` among its options.
+        job: with `calibration` and `samples`.
 
     Attributes:
         first: an item to see shapes by; random numbers where there is no data.
-        judges: kept aside, once `looked_at` is through; what was looked at where there is no more.
+        judges: kept aside, once `looked_at` is through; what was looked at last where there is no more.
+        places: of items, which errors name.
+
+    Raises:
+        DataError: data without a sample.
     """
 
     def __init__(self, view: GraphView, job: Job):
@@ -32,15 +39,27 @@ class Items:
         self._data = None if data is None else data if isinstance(data, Dataset) else Dataset(data)
         self._view, self._job = view, job
         self.judges: list[Feed] = []
-        self.first: Feed = random_item(view.model) if self._data is None else next(iter(self._inputs()))
+        self.places = ItemPlaces()
+        if self._data is None:
+            self.first: Feed = random_item(view.model)
+            return
+        with self.places.told():
+            first = next(iter(self._inputs(self._data)), None)
+        if first is None:
+            raise DataError("the calibration data hold no sample", where="calibration", expected="at least one")
+        self.first = first
 
     def __bool__(self) -> bool:
         return self._data is not None
 
     def looked_at(self) -> Iterator[Feed]:
         """All but a few, which become `judges`."""
+        assert self._data is not None
         self.judges, last = [], None
-        for index, item in enumerate(self._job.progress.track(self._inputs(), total=None, label="what layers read")):
+        batch = batch_of(self._view.signature(), self._job)
+        taken = self._data.subset(max(self._job.samples // batch, 1) * batch)
+        items = self._job.progress.track(self._inputs(taken), total=None, label="what layers read")
+        for index, item in enumerate(items):
             if index % _EACH == _EACH - 1 and len(self.judges) < _MOST:
                 self.judges.append(item)
             else:
@@ -48,8 +67,8 @@ class Items:
                 yield item
         if not self.judges and last is not None:
             self.judges = [last]
+        self._job.record.lines += taken.record.lines
 
-    def _inputs(self) -> Iterator[Feed]:
-        assert self._data is not None
-        batch = int(self._job.options.get("batch_size") or 1)
-        yield from self._data.subset(self._job.samples).inputs(self._view.signature(), batch)
+    def _inputs(self, data: Dataset) -> Iterator[Feed]:
+        signature = self._view.signature()
+        yield from self.places.inputs(data, signature, batch_of(signature, self._job))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.shapes import integers, sides
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_walk import Walk
 
 _SAME = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fewbit.backends.graph.shapes import integers
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_fixing import fix_sides, put_numbers
 from fewbit.sparsity.shrinking.graph_walk import Kept, Rule, Walk
 

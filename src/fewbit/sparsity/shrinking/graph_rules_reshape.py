@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_fixing import fix_sides
 from fewbit.sparsity.shrinking.graph_walk import Rule, Walk
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from fewbit.backends.graph.nodes import flag
 from fewbit.backends.graph.shapes import integers
-from fewbit.sparsity.shrinking.graph_classes import Labels
+from fewbit.sparsity.shrinking.classes import Labels
 from fewbit.sparsity.shrinking.graph_fixing import fix_sides
 from fewbit.sparsity.shrinking.graph_walk import Rule, Walk
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fewbit.backends.graph.view import GraphView
 from fewbit.model.points import Role
-from fewbit.model.watch import COUNT, SQUARE, SUM, TAPS, VALUES, WINDOWS, Watch
+from fewbit.model.watch import COUNT, SQUARE, SUM, TAPS, VALUES, WINDOWS, Watch, stride
 
 Array = NDArray[np.float64]
 _WIDE = 4096  # features; above, how they vary together is not kept
+_ROWS = 1024  # positions of an item that tell it
 
 
 @dataclass
@@ -30,7 +31,9 @@ class Seen:
         square: sums of squares by feature.
         windows: positions of the layer's output.
         taps: sums of what each element of its kernel met, `[features, kernel…]`.
-        moments: sums of products of features; none where there are too many.
+        rows: positions of the sample that `moments` and `means` are of.
+        means: sums by feature, over the sample.
+        moments: sums of products of features, over the sample; none where there are too many.
     """
 
     count: int = 0
@@ -38,6 +41,8 @@ class Seen:
     square: Array | float = 0.0
     windows: int = 0
     taps: Array | float = 0.0
+    rows: int = 0
+    means: Array | float = 0.0
     moments: Array | None = None
 
     def variance(self) -> Array:
@@ -47,8 +52,8 @@ class Seen:
     def covariance(self) -> Array:
         """How features vary together."""
         assert self.moments is not None
-        mean = np.asarray(self.total) / self.count
-        found: Array = self.moments / self.count - np.outer(mean, mean)
+        mean = np.asarray(self.means) / self.rows
+        found: Array = self.moments / self.rows - np.outer(mean, mean)
         return found
 
 
@@ -80,7 +85,9 @@ def _adder(seen: Seen) -> Callable[[Mapping[str, Tensor], int], None]:
         seen.square = seen.square + shown[SQUARE].double().numpy()
         seen.taps = seen.taps + shown[TAPS].double().numpy()
         if VALUES in shown:
-            values = shown[VALUES].to(torch.float64).numpy()
+            values = shown[VALUES][:: stride(len(shown[VALUES]), _ROWS)].to(torch.float64).numpy()
+            seen.rows += len(values)
+            seen.means = seen.means + values.sum(0)
             seen.moments = (0.0 if seen.moments is None else seen.moments) + values.T @ values
 
     return take

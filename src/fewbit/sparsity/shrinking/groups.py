@@ -84,7 +84,7 @@ def find_groups(traced: Traced) -> list[Group]:
     home = {each: number for number, classes in enumerate(linked) for each in classes}
     inside: list[list[Member]] = [[] for _ in linked]
     for member in members:
-        for number in sorted({home[each] for each in member.classes.unique().tolist() if each in home}):
+        for number in sorted({home[each] for each in set(member.classes.tolist()) if each in home}):
             inside[number].append(member)
     return [_group(traced, found, mine, reached, heads) for found, mine in zip(linked, inside, strict=True)]
 

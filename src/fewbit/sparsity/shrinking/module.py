@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from fewbit.backends.eager.calling import Item, small
-from fewbit.backends.eager.padding import masks_of
+from fewbit.backends.eager.calling import Item
 from fewbit.data.dataset import Dataset
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.run import view_of
@@ -50,16 +49,16 @@ def shrink_module(model: nn.Module, settings: Any, job: Job) -> nn.Module:
         data = job.calibration if isinstance(job.calibration, Dataset) else Dataset(job.calibration)
         taken = data.subset(job.samples)
         item = next(iter(places.inputs(taken, view.signature(), 2 if _may_stack(taken) else 1)))
-        item = small(item, next(iter(masks_of(model, item)), None))
-        groups = find_groups(trace(model, item))
+        items = probes(model, item)
+        groups = find_groups(trace(model, items[0]))
         counts = _counts(groups, model, settings, job.record)
-        counts, adapt = _that_fit(model, groups, counts, probes(item), settings, job.record)
+        counts, adapt = _that_fit(model, groups, counts, items, settings, job.record)
         costs = Costs(view, places, taken, job)
         chosen = costs.choose([groups[number] for number in counts], list(counts.values()), settings.score)
         gone = {each for classes in chosen for each in classes}
         made = smaller(model, groups, gone)
         adapt(made)
-        wrong = fault(made, silenced(model, groups, gone), probes(item))
+        wrong = fault(made, silenced(model, groups, gone), items)
         if wrong is not None:
             raise UsageError(
                 f"the smaller module does not answer as the larger one with these channels silent: {wrong}",
@@ -90,8 +89,9 @@ def _counts(groups: Sequence[Group], model: nn.Module, settings: Any, record: Re
         count = how_many(group, share, settings.multiple)
         if count:
             found[number] = count
-        if not group.free or count < int(share * len(group.classes)):
-            record.note("dense", group.why or "too few to take some out", where=group.name, kind=group.kind)
+        if not count or count < int(share * len(group.classes)):
+            few = f"{share:.0%} of {len(group.classes):,} {group.kind} are less than what may go"
+            record.note("dense", group.why or few, where=group.name, kind=group.kind)
     return found
 
 
@@ -111,18 +111,16 @@ def _that_fit(
 
     adapt, wrong = attempt(list(counts)) if counts else (None, "there are none that can go")
     if adapt is None and counts:
-        parts = [[group] for group in groups]
-        if is_pretrained(model) and settings.reloadable:  # a configuration says one size for all layers
-            parts = alike(groups)
         fitting = []
-        for part in parts:
-            numbers = [number for number in counts if groups[number] in part]
-            if numbers and (why := attempt(numbers))[0] is not None:
+        for part in _parts([groups[number] for number in counts], is_pretrained(model) and settings.reloadable):
+            numbers = [number for number in counts if groups[number] in part and number not in fitting]
+            found, why = attempt(numbers) if numbers else (None, "")
+            if found is not None:
                 fitting += numbers
-            elif numbers:
+            elif len(part) == 1 or part in alike(groups):
                 for number in numbers:
-                    record.note("dense", why[1], where=groups[number].name, kind=groups[number].kind)
-                wrong = why[1]
+                    record.note("dense", why, where=groups[number].name, kind=groups[number].kind)
+            wrong = why or wrong
         counts = {number: counts[number] for number in sorted(fitting)}
         adapt, wrong = attempt(list(counts)) if counts else (None, wrong)
     kinds = {groups[number].kind for number in counts}
@@ -131,6 +129,19 @@ def _that_fit(
         _refuse(absent or [CHANNELS, HEADS], model, record, wrong)
     assert adapt is not None
     return counts, adapt
+
+
+def _parts(groups: Sequence[Group], uniform: bool) -> list[list[Group]]:
+    """What may fit where all do not, to be tried one after the other.
+
+    Args:
+        groups: those that do not fit together.
+        uniform: whether layers have to be alike, since a configuration says one size for all of them.
+    """
+    if not uniform:
+        return [[group] for group in groups]
+    by_kind = [[group for group in groups if group.kind == kind] for kind in (CHANNELS, HEADS)]
+    return [*(part for part in by_kind if part), *alike(groups)]
 
 
 def _refuse(kinds: Sequence[str], model: nn.Module, record: Record, wrong: str) -> None:

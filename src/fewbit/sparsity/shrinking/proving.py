@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fewbit.backends.eager.calling import Item, call
+from fewbit.backends.eager.calling import Item, call, small
 from fewbit.backends.eager.guest import guest
-from fewbit.data.batch import count_samples, cut
+from fewbit.backends.eager.padding import masks_of
+from fewbit.data.batch import cut
 from fewbit.data.tree import flatten
 from fewbit.errors import DataError
 
@@ -26,9 +27,22 @@ def answers(model: nn.Module, item: Item) -> list[Tensor]:
     return [leaf for _, leaf in flatten(answer) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def probes(item: Item) -> list[Item]:
-    """An item and, where it holds several samples, its first one alone: another batch size."""
-    return [item, cut(item, 1)] if count_samples(item) > 1 else [item]
+def probes(model: nn.Module, item: Item) -> list[Item]:
+    """What to compare answers on: a few samples and positions of an item, and one sample alone.
+
+    It is the item itself where the model takes no part of it, such as one without a batch axis.
+    """
+    mask = next(iter(masks_of(model, item)), None)
+    found = [each for each in (small(item, mask), cut(item, 1)) if _takes(model, each)]
+    return found or [item]
+
+
+def _takes(model: nn.Module, item: Item) -> bool:
+    try:
+        answers(model, item)
+    except DataError:
+        return False
+    return True
 
 
 def fault(smaller: nn.Module, larger: nn.Module, items: Sequence[Item]) -> str | None:

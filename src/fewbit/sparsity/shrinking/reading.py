@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewbit.errors import DataError
 from fewbit.sparsity.shrinking.moments import Moments
 
 _DAMPING = 0.01
@@ -23,66 +24,96 @@ class Reader:
     """One weight, its input axis first.
 
     Args:
-        weight: `[in, out, kernel…]`, float64.
+        weight: `[in, out, kernel…]`, float64, as it was.
         classes: of each input feature.
-        second: `[in, in]`, damped: covariance with a bias, second moment without; `[in]` where it is too wide.
+        inverse: of C, damped, over what stays, `[in, in]`; zeros elsewhere. None where it is too wide.
+        square: `[in]`, the mean square of what is read.
         mean: `[in]` of what is read; none without a bias that may take it.
-        stay: which features are left.
+        now: the weight as it answers best by now, `[in, …]`; zeros for what is gone.
     """
 
     weight: Tensor
     classes: Tensor
-    second: Tensor
+    inverse: Tensor | None
+    square: Tensor
     mean: Tensor | None
-    stay: Tensor
+    now: Tensor
 
     @classmethod
     def of(cls, weight: Tensor, classes: Tensor, moments: Moments, *, has_bias: bool) -> Reader:
         """A reader of which nothing is gone yet."""
         second, mean = moments.gram / moments.count, moments.sum / moments.count
+        now = weight.reshape(len(weight), -1).clone()
         if second.ndim == 1:
-            return cls(weight, classes, second, None, torch.ones(len(classes), dtype=torch.bool))
+            return cls(weight, classes, None, second, None, now)
+        square = second.diagonal().clone()
         if has_bias:
             second = second - torch.outer(mean, mean)
-        spread = second.diagonal().mean().clamp_min(1e-12)
-        second = second + _DAMPING * spread * torch.eye(len(second), dtype=torch.float64)
-        return cls(weight, classes, second, mean if has_bias else None, torch.ones(len(classes), dtype=torch.bool))
+        return cls(weight, classes, _inverse(second), square, mean if has_bias else None, now)
 
     def costs(self, candidates: list[int]) -> Tensor:
         """What taking out each class adds to the squared error of what the weight answers."""
-        flat = self.weight.reshape(len(self.weight), -1)
-        if self.second.ndim == 1:
-            each = flat.square().sum(1) * self.second
-            return torch.stack([each[(self.classes == one) & self.stay].sum() for one in candidates])
-        left = self.stay.nonzero().flatten()
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.second[left][:, left]))
-        flat = inverse @ (self.second[left] @ flat)
-        classes = self.classes[left]
-        if len(classes.unique()) == len(classes):  # one feature a class: no small matrix to invert
-            places = {one: place for place, one in enumerate(classes.tolist())}
-            each = flat.square().sum(1) / inverse.diagonal()
-            return torch.stack([each[places[one]] if one in places else each.new_zeros(()) for one in candidates])
+        if self.inverse is None:
+            each = self.now.square().sum(1) * self.square
+            return torch.stack([each[self.classes == one].sum() for one in candidates])
+        order = torch.argsort(self.classes, stable=True)
+        ends = torch.searchsorted(self.classes[order], torch.tensor(candidates), right=True).tolist()
+        starts = torch.searchsorted(self.classes[order], torch.tensor(candidates)).tolist()
+        if all(end - start <= 1 for start, end in zip(starts, ends, strict=True)):  # no small matrix to invert
+            each = self.now.square().sum(1) / self.inverse.diagonal().clamp_min(1e-300)
+            each = torch.cat([each[order], each.new_zeros(1)])
+            return each[[start if end > start else -1 for start, end in zip(starts, ends, strict=True)]]
         found = []
-        for one in candidates:
-            mine = (classes == one).nonzero().flatten()
-            part = flat[mine]
-            found.append((part * torch.linalg.solve(inverse[mine][:, mine], part)).sum())
+        for start, end in zip(starts, ends, strict=True):
+            mine = order[start:end]
+            part = self.now[mine]
+            found.append((part * torch.linalg.solve(self.inverse[mine][:, mine], part)).sum())
         return torch.stack(found)
 
     def take(self, gone: list[int]) -> None:
-        """Let classes be gone."""
-        self.stay &= ~torch.isin(self.classes, torch.tensor(gone, dtype=torch.int64))
+        """Let classes be gone, and what stays make up for them."""
+        out = torch.isin(self.classes, torch.tensor(gone, dtype=torch.int64))
+        if self.inverse is None:
+            self.now[out] = 0
+            return
+        mine = (out & (self.inverse.diagonal() > 0)).nonzero().flatten()
+        if not len(mine):
+            return
+        rows = torch.linalg.solve(self.inverse[mine][:, mine], torch.cat([self.inverse[mine], self.now[mine]], 1))
+        across = self.inverse[:, mine]
+        self.now -= across @ rows[:, len(self.classes) :]
+        self.inverse -= across @ rows[:, : len(self.classes)]
+        self.now[mine] = 0
+        self.inverse[mine] = 0
+        self.inverse[:, mine] = 0
 
     def refitted(self) -> tuple[Tensor, Tensor | None]:
         """The weight with what stays making up for what is gone, zeros there; and what the bias takes, `[out]`."""
-        if self.second.ndim == 1 or bool(self.stay.all()):
-            return self.weight * self.stay.view(-1, *(1,) * (self.weight.ndim - 1)), None
-        left = self.stay.nonzero().flatten()
-        flat = self.weight.reshape(len(self.weight), -1)
-        new = torch.zeros_like(flat)
-        new[left] = torch.linalg.solve(self.second[left][:, left], self.second[left] @ flat)
-        weight = new.reshape(self.weight.shape)
+        weight = self.now.reshape(self.weight.shape) * (self.weight != 0)  # what was pruned stays so
         if self.mean is None:
             return weight, None
         lost = torch.tensordot(self.mean, self.weight - weight, 1)
         return weight, lost.reshape(len(lost), -1).sum(1)
+
+
+def _inverse(second: Tensor) -> Tensor:
+    """The inverse of a damped second moment; damped more where rounding left it without one.
+
+    Raises:
+        DataError: sums that are not finite.
+    """
+    spread = second.diagonal().mean().clamp_min(1e-12)
+    if not bool(torch.isfinite(second).all()):
+        raise DataError(
+            "what a layer reads is not finite on the calibration samples",
+            code="not-finite",
+            expected="numbers that are neither NaN nor infinite",
+            try_="look at the model's answers to these samples, or score: magnitude",
+        )
+    for more in range(8):
+        damped = second.clone()
+        damped.diagonal().add_(spread * max(_DAMPING, 1e-12) * 10.0**more)
+        factor, wrong = torch.linalg.cholesky_ex(damped)
+        if not int(wrong):
+            break
+    return torch.cholesky_inverse(factor)

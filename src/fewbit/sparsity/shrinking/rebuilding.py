@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from typing import Any
 
 import torch
@@ -19,17 +19,17 @@ from torch import nn
 from fewbit.modules.huggingface import quiet
 from fewbit.sparsity.shrinking.fitting import Sizes
 
-Field = tuple[tuple[str, ...], int]
-"""Where a number stands, from the outermost configuration inwards, and what it shall be."""
+Field = tuple[tuple[str, ...], int | tuple[int, ...]]
+"""Where a number, or a list of them, stands, from the outermost configuration inwards, and what it shall be."""
 
 _Shapes = dict[str, tuple[int, ...]]
 _HEAD = "head_dim"  # read by most attention of the library, whether a configuration has it or not
-_TRIES = 256
+_TRIES = 128
 _NUMBERS = (int, float, bool, str, tuple, list, type(None))
 
 
-def rebuilt(model: Any, sizes: Sequence[Sizes], head: int | None) -> Iterator[tuple[Any, nn.Module]]:
-    """Configurations from which the library builds a model of the shapes this one has, each with that model, empty.
+def rebuilt(model: Any, sizes: Sequence[Sizes], head: int | None) -> Iterator[nn.Module]:
+    """Empty models of the shapes this one has, that the library builds from a configuration.
 
     Args:
         model: a Hugging Face model that was cut.
@@ -40,26 +40,25 @@ def rebuilt(model: Any, sizes: Sequence[Sizes], head: int | None) -> Iterator[tu
     helps: dict[Field, bool] = {}
     for more in range(3):  # numbers that are such a size; fields that say nothing too; multiples too
         fields = _fields(model.config, sizes, head, unsaid=more > 0, far=more > 1)
-        helps |= {each: _may_help(model, each, before, wanted) for each in fields if each not in helps}
-        for chosen in islice(_sets([each for each in fields if helps[each]]), _TRIES):
+        untried = [each for each in fields if each not in helps][:_TRIES]
+        helps |= {each: _may_help(model, each, before, wanted) for each in untried}
+        for chosen in islice(_sets([each for each in fields if helps.get(each)]), _TRIES):
             made = _built(model, chosen)
             if made is not None and _shapes(made) == wanted:
-                yield made.config, made
+                yield made
 
 
-def take_over(model: Any, config: Any, made: nn.Module) -> None:
-    """Let a model have the configuration, and its modules the numbers, of one that was built from it."""
-    others = dict(made.named_modules())
-    configs = {id(old): new for old, new in zip(_configs(model.config), _configs(config), strict=True)}
+def take_over(model: nn.Module, made: nn.Module) -> None:
+    """Let the modules of a model have the numbers and configurations of one that was built from a configuration."""
+    others, config = dict(made.named_modules()), _config_class()
     for name, module in model.named_modules():
-        other = others.get(name)
+        other = vars(others[name]) if name in others else {}
         for attribute, value in list(vars(module).items()):
-            if id(value) in configs:
-                setattr(module, attribute, configs[id(value)])
-            elif other is not None and not attribute.startswith("_") and isinstance(value, _NUMBERS):
-                new = vars(other).get(attribute, value)
-                if attribute != "training" and isinstance(new, _NUMBERS) and new != value:
-                    setattr(module, attribute, new)
+            new = other.get(attribute, value)
+            if attribute.startswith("_") or attribute == "training" or not isinstance(new, (*_NUMBERS, config)):
+                continue
+            if isinstance(value, config) or (isinstance(value, _NUMBERS) and new != value):
+                setattr(module, attribute, new)
 
 
 def _built(model: Any, fields: Sequence[Field]) -> Any:
@@ -72,7 +71,7 @@ def _built(model: Any, fields: Sequence[Field]) -> Any:
             part = config
             for name in path[:-1]:
                 part = getattr(part, name)
-            setattr(part, path[-1], value)
+            setattr(part, path[-1], list(value) if isinstance(value, tuple) else value)
         with quiet(transformers), torch.device("meta"):
             return type(model)(config)
     except Exception:  # a configuration that contradicts itself, whatever the library raises then
@@ -111,12 +110,20 @@ def _fields(config: Any, sizes: Sequence[Sizes], head: int | None, *, unsaid: bo
             if type(value) is int:
                 new = {each.new(value, far=far) for each in sizes} - {None, value}
                 found |= {((*path, name), size): False for size in new if size is not None}
+            elif isinstance(value, list) and value and all(type(each) is int for each in value):
+                known: dict[int, int] = {}
+                for size, each in product(sizes, value):
+                    became = size.new(each, far=far)
+                    known |= {each: became} if became is not None else {}
+                found |= (
+                    {((*path, name), tuple(known[n] if n in known else int(n) for n in value)): False} if known else {}
+                )
             elif unsaid and value is None and not name.endswith("_id"):
                 changed = {width * each.after // each.before for each in sizes for width in each.widths}
                 found |= {((*path, name), size): True for size in changed}
         if head is not None and getattr(part, _HEAD, None) is None and hasattr(part, "hidden_size"):
             found[(*path, _HEAD), head] = False
-    return sorted(found, key=lambda field: (found[field], field))
+    return sorted(found, key=lambda field: (found[field], str(field)))
 
 
 def _sets(fields: Sequence[Field]) -> Iterator[tuple[Field, ...]]:
@@ -129,10 +136,6 @@ def _parts(config: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     for name, value in vars(config).items():
         if isinstance(value, _config_class()):
             yield from _parts(value, (*path, name))
-
-
-def _configs(config: Any) -> list[Any]:
-    return [part for _, part in _parts(config, ())]
 
 
 def _config_class() -> type:

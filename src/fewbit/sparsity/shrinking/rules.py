@@ -48,11 +48,15 @@ def values_of(flow: Flow, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
         return [None] * len(outs)
     flow.op = name = func._schema.name.partition("::")[2]
     given = {each.name: value for each, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-    found = _by_kind(flow, func, name, given, tensors, outs, args, kwargs)
+    why = f"fewbit does not know how channels go through {name}"
+    try:
+        found = _by_kind(flow, func, name, given, tensors, outs, args, kwargs)
+    except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:  # a use that no rule foresaw
+        found, why = None, f"{why} as it is used here: {str(error)[:200]}"
     if found is None:
         for tensor in tensors:
             if tensor in flow.values:
-                flow.keep(flow.values[tensor], f"fewbit does not know how channels go through {name}")
+                flow.keep(flow.values[tensor], why)
         found = []
     return [*found, *[None] * (len(outs) - len(found))]
 
@@ -68,8 +72,10 @@ def _by_kind(
     kwargs: dict[str, Any],
 ) -> Values | None:
     first = tensors[0]
-    if _SAME.fullmatch(name):
-        return [flow.values.get(first)]
+    value = flow.values.get(first)
+    restrided = name == "as_strided_" and isinstance(value, Tensor) and value.shape == outs[0].shape
+    if restrided or _SAME.fullmatch(name):
+        return [value]
     if _MOVES.fullmatch(name):
         return move(flow, func, args, kwargs)
     if torch.Tag.pointwise in func.tags or _POINTWISE.fullmatch(name):

@@ -37,7 +37,7 @@ def _is_wide(flow: Flow, tensor: Tensor) -> bool:
 def _pair(flow: Flow, a: Tensor, b: Tensor, shape: Sequence[int]) -> Tensor:
     """What meets element by element goes together; one value for several channels is no channel's."""
     a, b = (labels.reshape(*(1,) * (len(shape) - labels.ndim), *labels.shape) for labels in (a, b))
-    out = torch.broadcast_shapes(a.shape, b.shape)
+    out = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
     shared_a, shared_b = _is_shared(flow, a, b, out), _is_shared(flow, b, a, out)
     for labels, shared in ((a, shared_a), (b, shared_b)):
         if shared:
@@ -62,7 +62,8 @@ def _beside(flow: Flow, labels: Tensor, value: Matrix) -> Tensor:
     first = labels.ndim - len(value.axes)
     varying = [axis - first for axis in flow.varies(labels) if axis >= first and len(value.axes[axis - first]) > 1]
     if len(varying) > 1:  # the widest is of channels; along another, several sources were joined one after the other
-        varying.sort(key=lambda axis: -len(narrowed(flow.roots(labels)).unique(dim=axis + first)))
+        roots = narrowed(flow.roots(labels))
+        varying.sort(key=lambda axis: -roots.unique(dim=axis + first).shape[axis + first])  # type: ignore[no-untyped-call]
         flow.merge(labels, [axis + first for axis in varying[1:]])
     for axis, own in enumerate(value.axes):
         if varying and axis == varying[0]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fewbit.sparsity.shrinking.flow import Flow, Matrix, narrowed
 
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+_INDEX = torch.ops.aten.index.Tensor
 
 
 def move(flow: Flow, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor | Matrix | None]:
@@ -20,6 +21,7 @@ def move(flow: Flow, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     if func in _VIEWS:  # labels lie in memory otherwise than values do
         func = torch.reshape
     if isinstance(first, Tensor) and isinstance(value := flow.values.get(first), Matrix):
+        value = _looked_up(flow, func, value, args)
         return [_found(flow, value, parts) for parts in _by_result(func, value, first, args, kwargs)]
     given = [flow.labels(each) for each in first] if isinstance(first, list | tuple) else flow.labels(first)
     return list(_listed(func(given, *args[1:], **kwargs)))
@@ -38,6 +40,19 @@ def pad(flow: Flow, x: Tensor, widths: Sequence[int], out: Tensor) -> Tensor:
             zeros = [small.new_zeros(*sides[:axis], max(0, n), *sides[axis + 1 :]) for n in (before, after)]
             small = torch.cat([zeros[0], small, zeros[1]], axis)
     return small.expand(out.shape)
+
+
+def _looked_up(flow: Flow, func: Any, value: Matrix, args: Sequence[Any]) -> Matrix:
+    """Along an axis that is looked up, places are no channels."""
+    axes = list(value.axes)
+    if func is torch.ops.aten.index_select.default:
+        along = [args[1] % len(axes)]
+    else:
+        along = [axis for axis, each in enumerate(args[1]) if each is not None] if func is _INDEX else []
+    for axis in along:
+        flow.stays(axes[axis], "rows of a table")
+        axes[axis] = torch.zeros(1, dtype=torch.int64).expand(len(axes[axis]))
+    return Matrix(tuple(axes))
 
 
 def _by_result(func: Any, value: Matrix, tensor: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -58,6 +58,8 @@ def fit(
         reloadable: whether a Hugging Face model must be one that its library builds from a configuration.
     """
     made, wanted = smaller(model, groups, gone), silenced(model, groups, gone)
+    if not reloadable and fault(made, wanted, items) is None:
+        return partial(_change, ()), ""
     if is_pretrained(model):
         adapt, why = _configured(made, wanted, groups, gone, items)
         if adapt is not None or reloadable:
@@ -80,12 +82,12 @@ def _configured(
     widths = [len(member.classes) // len(group.classes) for group in groups if group.kind == HEADS
               for member in group.makers]  # fmt: skip
     wrong = "no configuration of its class says such shapes"
-    for config, empty in rebuilt(made, sizes(groups, gone), min(widths, default=None)):
+    for empty in rebuilt(made, sizes(groups, gone), min(widths, default=None)):
         trial: Any = copied(made)
-        take_over(trial, config, empty)
+        take_over(trial, empty)
         found = fault(trial, wanted, items)
         if found is None:
-            return partial(_take_over, config, empty), ""
+            return partial(_take_over, empty), ""
         wrong = found
     return None, f"it could not be saved and loaded again: {wrong}"
 
@@ -102,5 +104,5 @@ def _change(changes: Sequence[Change], module: nn.Module) -> None:
     apply(module, changes)
 
 
-def _take_over(config: Any, empty: nn.Module, module: nn.Module) -> None:
-    take_over(module, config, empty)
+def _take_over(empty: nn.Module, module: nn.Module) -> None:
+    take_over(module, empty)

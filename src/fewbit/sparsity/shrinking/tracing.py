@@ -80,9 +80,9 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return found | {name: each for name, each in model.named_buffers() if each.is_floating_point() and each.ndim}
 
 
-class _Follower(TorchDispatchMode):
+class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, flow: Flow) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._flow = flow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -27,6 +27,7 @@ from fewbit.model.view import ModelView
 from fewbit.record import Record
 from fewbit.schemes.faults import Fault
 from fewbit.schemes.faults import refuse as refuse_all
+from fewbit.sparsity.calibration import batch_of
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.layers import choose_layers
 from fewbit.sparsity.pruning.planning import Pruning, misfits, pruning_plan
@@ -64,7 +65,8 @@ def refuse(settings: Settings, model: Any, job: Job) -> None:
 def run(model: Any, settings: Settings, job: Job) -> Any:
     """The model with zeros in it, as a new one; a line of the record for each layer, totals under `prune`."""
     view = view_of(model).copy()
-    options = Options(**{name: value for name in _TEXT if (value := job.options.get(name)) is not None})
+    said = {name: value for name in _TEXT if (value := job.options.get(name)) is not None}
+    options = Options(**said, batch_size=batch_of(view.signature(), job))
     dataset: Dataset | None = None
     if job.calibration is not None:
         text: dict[str, Any] = {"seqlen": options.seqlen, "pack": options.pack, "column": options.text_column}

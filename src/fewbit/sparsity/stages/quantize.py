@@ -7,7 +7,7 @@ settled, holds the zeros of a weight that was pruned. Where a zero is lost all t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fewbit.data.keys import is_count
@@ -22,6 +22,7 @@ from fewbit.model.points import Role
 from fewbit.model.view import ModelView
 from fewbit.schemes.config import Config
 from fewbit.schemes.presets import PRESETS, preset
+from fewbit.sparsity.calibration import batch_of
 from fewbit.sparsity.job import Job
 
 
@@ -69,8 +70,7 @@ def run(model: Any, settings: Settings, job: Job) -> Any:
     zeros = _zeros(view)
     quantizer = ModelQuantizer(_configured(settings, view, job))
     correct = None if job.calibration is None else "fast_bias_correction"
-    options = Options.read({"batch_size": job.options.get("batch_size", 1)}, correct=correct, prepare=None)
-    options = options if _may_batch(job) else replace(options, batch_size=1)
+    options = Options.read({"batch_size": batch_of(view.signature(), job)}, correct=correct, prepare=None)
     result = quantizer.quantize_view(
         view,
         job.calibration,
@@ -90,11 +90,6 @@ def _configured(settings: Settings, view: ModelView, job: Job) -> Config:
     """What the preset means for this model."""
     config = usual(preset(settings.preset), view, named=True, data=job.calibration is not None)
     return config.excluding(settings.ignore) if settings.ignore else config
-
-
-def _may_batch(job: Job) -> bool:
-    """Whether calibration samples can be stacked: items have a batch axis of their own, texts differ in length."""
-    return getattr(job.calibration, "batched", True) is False and job.use_case.kind != "texts"
 
 
 def _zeros(view: ModelView) -> dict[str, Any]:

@@ -63,22 +63,32 @@ class Settings:
 
 
 def refuse(settings: Settings, model: Any, job: Job) -> None:
-    """No sample to run the model on; names of layers that are not there.
+    """Of a module: no sample to run it on, codes in the place of weights, names of layers that are not there.
 
     Raises:
         UsageError: one of these.
     """
-    if job.calibration is None and (settings.channels or settings.heads):
+    if not isinstance(model, nn.Module) or not (settings.channels or settings.heads):
+        return
+    from fewbit.engine.run import view_of
+    from fewbit.sparsity.shrinking.naming import refuse_names
+
+    if job.calibration is None:
         raise UsageError(
             "no data to shrink with",
             where="shrink",
             expected="at least one sample: running the model on it shows which channels hang together",
             try_="sparsify(model, data, …) with a folder, a loader or a list of inputs",
         )
-    if isinstance(model, nn.Module):
-        from fewbit.sparsity.shrinking.naming import refuse_names
-
-        refuse_names(model, settings.targets, settings.ignore)
+    codes = view_of(model).quantized()
+    if codes:
+        raise UsageError(
+            f"{len(codes)} layers are quantized already",
+            where=", ".join(codes[:4]),
+            expected="a float model",
+            try_="shrink first, then quantize",
+        )
+    refuse_names(model, settings.targets, settings.ignore)
 
 
 def run(model: Any, settings: Settings, job: Job) -> Any:

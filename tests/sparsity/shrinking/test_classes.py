@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewbit.sparsity.shrinking.graph_classes import Classes, Reason
+from fewbit.sparsity.shrinking.classes import Classes, Reason
 from fewbit.sparsity.shrinking.graph_rules_reshape import blocks
 
 WHY = Reason("n", "Add", "it joins")

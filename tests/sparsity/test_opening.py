@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+import onnx
+import pytest
+import torch
+
+from fewbit.errors import DataError, UsageError
+from fewbit.sparsity import output_folder
+from fewbit.sparsity.opening import open_network, own_copy
+from fewbit.sparsity.picture_range import picture_range
+from fewbit.sparsity.recipe import Recipe
+from sparse_examples import classifier, graph
+
+
+def test_a_model_from_whatever_there_is(tmp_path):
+    model = classifier()
+    assert open_network(model).model is model and open_network(model).home is None
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    (tmp_path / "net.py").write_text(
+        "from sparse_examples import classifier\n\ndef build():\n    return classifier()\n"
+    )
+    build = f"{tmp_path / 'net.py'}:build"
+    opened = open_network(tmp_path / "state.pt", build)
+    assert opened.factory == build and torch.equal(opened.model[0].weight, model[0].weight)
+    assert open_network(build).factory == build and not open_network(build).is_graph
+    path = graph(tmp_path / "model.onnx")
+    assert open_network(path).is_graph and open_network(str(path)).home == str(path)
+    assert open_network(onnx.load(path)).is_graph
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is no model"):
+        open_network([1, 2])
+    with pytest.raises(UsageError, match="no file or folder"):
+        open_network(tmp_path / "nowhere.onnx")
+    (tmp_path / "cut.onnx").write_bytes(graph(tmp_path / "model.onnx").read_bytes()[:100])
+    with pytest.raises(DataError, match="cannot be read"):
+        open_network(tmp_path / "cut.onnx")
+
+
+def test_a_copy_is_nobody_elses(tmp_path):
+    model = classifier()
+    twin = own_copy(model)
+    twin.train()
+    twin.mark = 1
+    assert not model.training and not hasattr(model, "mark")
+    proto = onnx.load(graph(tmp_path / "model.onnx"))
+    copy = own_copy(proto)
+    copy.graph.name = "other"
+    assert proto.graph.name == "g"
+
+
+def test_the_range_of_pictures_is_said_or_in_the_models_files_or_its_graph(tmp_path):
+    model = open_network(graph(tmp_path / "model.onnx", side=24))
+    assert picture_range(model.model, model.home, {}) == {"image_size": [24, 24]}
+    (tmp_path / "preprocessor_config.json").write_text(
+        '{"size": {"height": 32, "width": 40}, "do_normalize": true, "image_mean": [0.5], "image_std": [0.25]}'
+    )
+    found = picture_range(model.model, model.home, {"image_mean": [0.1]})
+    assert found == {"image_size": [32, 40], "image_mean": [0.1], "image_std": [0.25]}
+    assert picture_range(classifier(), None, {}) == {}
+
+
+def test_an_output_is_new_or_has_the_checkpoints_of_a_run_that_was_stopped(tmp_path):
+    assert output_folder.check(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "stopped" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "stopped" / "checkpoints" / "a").write_text("")
+    assert output_folder.check(tmp_path / "stopped") == tmp_path / "stopped"
+    (tmp_path / "stopped" / "record.json").write_text("")
+    with pytest.raises(UsageError, match="not empty"):
+        output_folder.check(tmp_path / "stopped")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        output_folder.check(tmp_path / "file")
+
+
+def test_training_keeps_its_work_in_the_output_and_pruning_beside_it(tmp_path):
+    trained, pruned = (Recipe.from_yaml(f"stages: [{{{text}}}]") for text in ("train: {}", "prune: {sparsity: 0.5}"))
+    assert output_folder.work_of(tmp_path / "out", trained) == tmp_path / "out" / "checkpoints"
+    assert output_folder.work_of(tmp_path / "out", pruned) == tmp_path / ".out.work"
+    assert output_folder.work_of(None, trained) is None
