@@ -56,7 +56,7 @@ LISTS = {
         "seeds": tuple(map(str, range(language.SEEDS))),
     },
     "cnn": {"nets": sparsity_cnn.NETS, "sides": tuple(sparsity_cnn.SIDES)},
-    "onnx": {"tasks": sparsity_onnx.TASKS},
+    "onnx": {"tasks": sparsity_onnx.TASKS, "asked": tuple(sparsity_onnx.ASKED)},
 }
 
 
@@ -91,13 +91,19 @@ def read() -> argparse.Namespace:
     return options
 
 
-def keep(kept: dict[str, list[Row]], part: str, new: Row, path: Path) -> None:
-    """A new row in the place of an old one of the same question; written at once."""
-    keys = PARTS[part][0].KEYS
-    rows = [row for row in kept.get(part, []) if [row.get(key) for key in keys] != [new.get(key) for key in keys]]
-    kept[part] = [*rows, new]
-    unfinished = path.with_suffix(".unfinished")
-    lines = (f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in kept.items())
+def kept(path: Path) -> dict[str, list[Row]]:
+    """The rows of each part that were measured so far."""
+    found: dict[str, list[Row]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def keep(part: str, new: Row, path: Path) -> None:
+    """A new row in the place of an old one of the same question; written at once, since other parts may run too."""
+    keys, found = PARTS[part][0].KEYS, kept(path)
+    rows = [row for row in found.get(part, []) if [row.get(key) for key in keys] != [new.get(key) for key in keys]]
+    found[part] = [*rows, new]
+    unfinished = path.with_name(f"{path.name}.{part}")
+    lines = (f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in found.items())
     unfinished.write_text("{" + ",\n".join(lines) + "}\n")
     unfinished.replace(path)
 
@@ -106,14 +112,13 @@ def main() -> None:
     options = read()
     module, title, text = PARTS[options.part]
     path = ROOT / ".bench" / ("sparsity.json" if options.whole else "sparsity.part.json")
-    kept: dict[str, list[Row]] = json.loads(path.read_text()) if path.exists() else {}
     if not options.table:
         language.WORK.mkdir(parents=True, exist_ok=True)
         for row in module.measured(options):
-            keep(kept, options.part, row, path)
+            keep(options.part, row, path)
             print(time.strftime("%H:%M:%S"), json.dumps(row), file=sys.stderr, flush=True)
     like = {name: getattr(options, name) for name in (*SIZES[options.part], "device") if name in module.KEYS}
-    rows = kept.get(options.part, [])
+    rows = kept(path).get(options.part, [])
     made = text([row for row in rows if all(row.get(name) == value for name, value in like.items())])
     print(made)
     if options.write:

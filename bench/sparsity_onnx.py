@@ -21,11 +21,11 @@ from results import table
 WORKER = "sparsity_worker.py"
 KEYS = ("task", "what", "samples")
 TASKS = ("orientation", "table_kind")
-# what is asked for -> a recipe's stages, or a level
-ASKED: dict[str, Any] = {
-    "50 % zeros": {"stages": [{"prune": {"sparsity": 0.5}}]},
-    "50 % zeros, by sensitivity": {"stages": [{"prune": {"sparsity": 0.5, "budget": "sensitivity"}}]},
-    "level 0.5: 51 % zeros, int8": 0.5,
+# what is asked for -> its title, and a recipe or a level
+ASKED: dict[str, tuple[str, Any]] = {
+    "half": ("50 % zeros", {"stages": [{"prune": {"sparsity": 0.5}}]}),
+    "level": ("level 0.5: 51 % zeros, int8", 0.5),
+    "sensitivity": ("50 % zeros, by sensitivity", {"stages": [{"prune": {"sparsity": 0.5, "budget": "sensitivity"}}]}),
 }
 SECONDS = 40
 Row = dict[str, Any]
@@ -38,8 +38,9 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
         base = {"task": task, "samples": options.samples}
         told = onnx_run.ask("fewbit", "describe", task=task)
         rows: dict[str, Row] = {"float32": {"bytes": told["bytes"], "path": told["path"]}}
-        for number, (what, asked) in enumerate(ASKED.items()):
-            folder = sparsity_data.WORK / "onnx" / f"{task}-{number}"
+        for name in options.asked.split(","):
+            what, asked = ASKED[name]
+            folder = sparsity_data.WORK / "onnx" / f"{task}-{name}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             question = {"task": task, "samples": options.samples, "asked": asked, "folder": str(folder)}

@@ -231,3 +231,26 @@ def test_what_was_pruned_before_stays_so(name, pattern):
         assert int((values == 0).sum()) == max(count(pattern.share, holes.numel()), int(holes.sum()))
     else:
         assert bool(((values == 0).reshape(-1, 4).sum(1) >= 2).all())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(MEMBERS), st.integers(0, 100), st.integers(1, 400), st.booleans(), st.booleans(), st.data())
+def test_zeros_that_are_there_count_among_those_asked_for(name, percent, there, told, uneven, data):
+    """A few or many, all over the weight or in some rows; with second moments, or where there are none."""
+    pattern = Pattern(percent / 100, block=data.draw(st.sampled_from([(1, 1), (1, 1), (1, 4), (2, 3)])))
+    case = problem(pattern, seed=there, shape=(20, 40), positions=(48, 16))
+    weight = case.weight.clone()
+    places = torch.randperm(
+        weight.numel() // 2 if uneven else weight.numel(), generator=torch.Generator().manual_seed(there)
+    )
+    weight.view(-1)[places[:there]] = 0
+    case = replace(case, weight=weight, importance=case.importance.masked_fill(torch.arange(40) < 3, 0.0))
+    if not told:
+        case = replace(case, statistics={}, held_out_statistics={})
+    found = solve(name, case)
+    values = found.qtensor.dequantize()
+    assert not values[weight == 0].any() and found.facts["zeros"] == int((values == 0).sum())
+    (before,), (after,), (asked,) = (
+        _counts(x, pattern) for x in (weight == 0, values == 0, ~kept(case.weight.abs(), pattern))
+    )
+    assert after == max(before, asked)

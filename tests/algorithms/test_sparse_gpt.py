@@ -12,6 +12,7 @@ from fewbit.algorithms import _support_columns, alps, magnitude, scale_search, s
 from fewbit.algorithms._answers import Answers
 from fewbit.algorithms._base import Problem
 from fewbit.algorithms._columns import Columns
+from fewbit.algorithms._compensation import Compensation, Effort
 from fewbit.algorithms._moment import moment
 from fewbit.algorithms._prune import Matrix
 from fewbit.algorithms._sparse_columns import SparseColumns
@@ -69,7 +70,8 @@ def test_the_sweep_is_the_textbook_one(pattern):
     gram, matrix = damped(case), Matrix(case)
     known = moment(matrix.flat, Answers(matrix.flat), torch.arange(12), 0.01)
     plan = matrix.kept(case.weight.abs())
-    values, mask = SparseColumns(case.weight, matrix.float_units(5), known, plan, None, pattern, 12).pruned()
+    held = torch.ones_like(plan)
+    values, mask = SparseColumns(case.weight, matrix.float_units(5), known, plan, held, pattern, 12).pruned()
 
     left, keep = case.weight.double().clone(), torch.ones(5, 12, dtype=torch.bool)
     for at in range(12):
@@ -208,3 +210,30 @@ def test_moments_that_are_not_finite_are_left_alone():
     case = replace(problem(Pattern(0.5)), statistics=seen(x), held_out_statistics={})
     found = sparse_gpt.solve(case)
     assert "not finite" in found.facts["fallback"] and found.facts["zeros"] == 144
+
+
+@pytest.mark.parametrize("block", ["1x4", "4x1", "2x2"])
+def test_blocks_with_zeros_in_their_corners_are_counted_as_blocks(block):
+    """A block is kept for any of its elements; the first of them may be zero already."""
+    pattern = Pattern.read(block, 0.25)
+    case = problem(pattern, seed=1, shape=(32, 64))
+    holes = torch.rand(case.weight.shape, generator=torch.Generator().manual_seed(2)) < 0.2
+    tall, wide = pattern.block
+    matrix = Matrix(replace(case, weight=case.weight.masked_fill(holes, 0.0)))
+    work = Compensation(matrix, Effort(damping=0.01, pull=0.1, refine=0, sweeps=0))
+    mask, _ = sparse_gpt._swept(work)
+    gone = (~mask).reshape(32 // tall, tall, 64 // wide, wide).all(3).all(1)
+    assert int(gone.sum()) == 128 and not mask[holes].any()
+
+
+@pytest.mark.parametrize("solver", [sparse_gpt, alps])
+@pytest.mark.parametrize("share", [0.01, 0.3])
+def test_a_few_stray_zeros_are_not_filled_and_count(solver, share):
+    """Fewer than one in a thousand: nobody pruned the weight, and what is zero is so all the same."""
+    case = problem(Pattern(share), seed=3, shape=(80, 64), wanted=lambda x, w: x @ (w + 0.3).T)
+    strays = torch.zeros_like(case.weight, dtype=torch.bool)
+    strays.view(-1)[[7, 1900, 4001, 5000]] = True
+    found = solver.solve(replace(case, weight=case.weight.masked_fill(strays, 0.0)))
+    values = found.qtensor.dequantize()
+    assert not values[strays].any()
+    assert int((values == 0).sum()) == count(share, values.numel()) == found.facts["zeros"]

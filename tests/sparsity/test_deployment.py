@@ -19,6 +19,7 @@ import tuning_runs
 from fewbit.data.dataset import Dataset
 from fewbit.errors import DataError, UsageError
 from fewbit.modules.compact_header import contents
+from fewbit.modules.freezing import unfreeze
 from fewbit.modules.opening import open_model
 from fewbit.sparsity import compact, deployment
 from fewbit.sparsity.deploying import model_files, to_onnx
@@ -195,15 +196,66 @@ def test_without_data_there_are_no_samples_and_it_is_said(tmp_path):
     assert "no samples to check it by" in (folder / "README.md").read_text()
 
 
-def test_a_factory_stands_in_the_readme(tmp_path, run_readme):
-    (tmp_path / "made.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(8, 8))\n")
+_BUILT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return {answers}
+
+def build():
+    torch.manual_seed(0)
+    return Net(){dtype}
+"""
+
+
+@pytest.mark.parametrize("answers", ["y", "(y, y + 1)", "{'output': y}", "{'scores': y}"])
+@pytest.mark.parametrize("dtype", ["", ".half()", ".bfloat16()"])
+@pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
+def test_a_readme_with_a_factory_runs_from_its_folder(tmp_path, run_readme, monkeypatch, answers, dtype, codes):
+    """The user said where the code is from where they stood, which is not the folder of the README."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/made.py").write_text(_BUILT.replace("{answers}", answers).replace("{dtype}", dtype))
+    monkeypatch.chdir(tmp_path)
+    factory = "code/made.py:build"
+    dense = open_model(factory)
+    model = fewbit.compress_weights(dense, mode="int8_sym") if codes else dense
+    job = jobs.job(dense, labelled=False, factory=factory)
+    job.calibration = Dataset([{"x": np.ones(8, np.float32) * n} for n in range(1, 4)], batched=False)
+    folder = _deployed(tmp_path / "out", model, job)
+    found = dict(re.findall(r"^(\w+) differs by (\S+)$", run_readme(folder), re.MULTILINE))
+    wanted = np.load(folder / "sample-outputs/000.npz")
+    assert set(wanted.files) <= found.keys() and max(map(float, found.values())) < 0.05
+    assert f"{tmp_path / 'code/made.py'}:build" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_the_readme_runs_is_what_was_checked(tmp_path, run_readme, frozen):
+    """Frozen, as the README loads them, codes of four bits are multiplied in bfloat16: it says what comes of that."""
+    (tmp_path / "made.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(64, 64))\n"
+    )
     factory = f"{tmp_path / 'made.py'}:build"
     dense = open_model(factory)
+    small = fewbit.compress_weights(dense, mode="int4_sym", group_size=32)
+    if not frozen:
+        unfreeze(small)
     job = jobs.job(dense, labelled=False, factory=factory)
-    job.calibration = Dataset([{"input": np.ones(8, np.float32) * n} for n in range(3)], batched=False)
-    folder = _deployed(tmp_path / "out", dense, job)
-    run_readme(folder)
-    assert factory in (folder / "README.md").read_text()
+    rows = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    job.calibration = Dataset([{"input": row} for row in rows], batched=False)
+    folder = _deployed(tmp_path / "out", small, job)
+    checks = job.record.facts["deployment"]["checks"]
+    assert checks["PyTorch"]["largest"] == 0
+    differs = float(re.search(r"output differs by (\S+)", run_readme(folder))[1])
+    assert differs <= checks["PyTorch, freeze=True"]["largest"] * 1.01
+    assert (differs > 0) != frozen  # the test would show nothing otherwise
+    assert "- PyTorch, freeze=True: the answers to 3 samples" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("codes", [False, True])

@@ -8,7 +8,7 @@ import torch
 from transformers.utils import ModelOutput
 
 from fewbit.errors import DataError
-from fewbit.sparsity.judged import judge
+from fewbit.sparsity.judged import _rows, judge
 from fewbit.tuning.tasks import (
     image_classification,
     object_detection,
@@ -94,6 +94,20 @@ def test_samples_one_by_one_add_up_to_the_batches(task, made):
     assert {name: estimate.value for name, estimate in found.items() if name != "loss"} == pytest.approx(wanted)
     assert found["loss"].value == pytest.approx(lost / counts)
     assert all(each.low <= each.value <= each.high for name, each in found.items() if name != "loss")
+
+
+@pytest.mark.parametrize("made", [_segmentation, _answers, _tokens, _classes])
+def test_the_interval_of_the_loss_is_that_of_samples_however_they_are_batched(made):
+    task = {_segmentation: segmentation, _answers: question_answering, _tokens: token_classification}.get(
+        made, image_classification
+    )
+    outputs, batch = made(torch.Generator().manual_seed(0), 6)
+    found, _ = judge(lambda batch: outputs, _Feed([batch]), task, place=CPU)
+    rows = list(_rows(outputs, batch))
+    answers = iter([each for each, _ in rows])
+    wanted, _ = judge(lambda batch: next(answers), _Feed([each for _, each in rows]), task, place=CPU)
+    assert found["loss"].low is not None
+    assert found["loss"].to_dict() == pytest.approx(wanted["loss"].to_dict())
 
 
 def test_enough_samples_are_enough():

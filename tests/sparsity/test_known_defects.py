@@ -200,3 +200,22 @@ def test_a_dataset_that_is_open_is_taken_as_it_is(tmp_path):
     found, _ = gathered(classifier(), Dataset(str(folder)), "ic", image_size=[16, 24])
     assert next(iter(found.calibration))["input"].shape == (3, 16, 24)
     assert found.preprocessing["size"] == [16, 24]
+
+
+def test_a_few_samples_of_objects_are_drawn_and_of_streams_the_first():
+    batches = [{"x": torch.zeros(1, 3, 8, 8), "labels": torch.tensor([number // 20])} for number in range(60)]
+
+    def labels(data, **more):
+        found, told = gathered(classifier(), data, "ic", train_samples=12, **more)
+        return [int(each["labels"]) for each in Dataset(found.data)], [line["what"] for line in told.lines]
+
+    drawn, told = labels(batches)
+    assert len(drawn) == 12 and set(drawn) == {0, 1, 2} and "first-samples" not in told
+    assert labels(batches)[0] == drawn != labels(batches, seed=1)[0]
+
+    class Stream:
+        def __iter__(self):
+            return iter(batches)
+
+    first, told = labels(Stream())
+    assert first == [0] * 12 and "first-samples" in told

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from fewbit.errors import DataError, UsageError
+from fewbit.record import Record
 from fewbit.sparsity import output_folder
 from fewbit.sparsity.opening import open_network, own_copy
 from fewbit.sparsity.picture_range import picture_range
 from fewbit.sparsity.recipe import Recipe
+from fewbit.sparsity.verb import sparsify
 from sparse_examples import classifier, graph
 
 
@@ -71,6 +73,35 @@ def test_an_output_is_new_or_has_the_checkpoints_of_a_run_that_was_stopped(tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file"):
         output_folder.check(tmp_path / "file")
+
+
+def test_a_call_that_was_stopped_while_it_wrote_its_result_goes_on(tmp_path, monkeypatch):
+    data, recipe = [torch.zeros(1, 3, 8, 8)], Recipe.from_dict({"stages": [{"prune": {"sparsity": 0.5}}]})
+    folder = tmp_path / "out"
+
+    def killed(self, path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Record, "save", killed)
+        sparsify(classifier(), data, recipe=recipe, output=folder)
+    assert {path.name for path in folder.iterdir()} == {"deployment", "recipe.yaml"}
+    (folder / ".deployment.0a1b2c3d").mkdir()  # of another that was killed before that
+    (folder / ".recipe.yaml.0a1b2c3d4e5f").write_text("")
+    sparsify(classifier(), data, recipe=recipe, output=folder)
+    assert {path.name for path in folder.iterdir()} == {"deployment", "recipe.yaml", "record.json"}
+
+
+def test_a_folder_of_the_users_is_not_taken_for_what_a_call_has_left(tmp_path):
+    (tmp_path / "deployment").mkdir()
+    (tmp_path / "deployment" / "mine.txt").write_text("")
+    with pytest.raises(UsageError, match="not empty"):
+        output_folder.check(tmp_path)
+    (tmp_path / "deployment" / "mine.txt").unlink()
+    assert output_folder.check(tmp_path) == tmp_path
+    (tmp_path / "recipe.yaml").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"):
+        output_folder.check(tmp_path)
 
 
 def test_training_keeps_its_work_in_the_output_and_pruning_beside_it(tmp_path):

@@ -93,7 +93,28 @@ def test_a_recipe_of_another_tool_is_told_from_ours():
 
 
 def test_codes_are_made_last():
-    assert "quantize as the last stage" in refused("stages: [{quantize: {}}, {prune: {sparsity: 0.5}}]")
+    assert "as the last stage" in refused("stages: [{quantize: {}}, {prune: {sparsity: 0.5}}]")
+
+
+@pytest.mark.parametrize("first", ["train: {quantize: w8a8}", "prune: {sparsity: 0.5, quantize: int4_sym}"])
+@pytest.mark.parametrize("then", ["prune: {sparsity: 0.5}", "shrink: {channels: 0.1}", "train: {}", "quantize: {}"])
+def test_nothing_that_needs_floats_follows_codes(first, then):
+    name = then.partition(":")[0]
+    assert f"{name} after {first.partition(':')[0]} with quantize" in refused(f"stages: [{{{first}}}, {{{then}}}]")
+
+
+def test_a_recipe_that_trains_is_not_one_shot():
+    assert "one-shot with the stage train" in refused("mode: one-shot\nstages: [{train: {}}]")
+
+
+def test_what_was_looked_at_goes_to_yaml_and_back():
+    text = "samples: 8\nseqlen: 64\npack: pad\nstages: [{prune: {sparsity: 0.5}}]"
+    recipe = Recipe.from_yaml(text)
+    assert (recipe.samples, recipe.seqlen, recipe.pack) == (8, 64, "pad")
+    assert Recipe.from_yaml(recipe.to_yaml()) == recipe
+    assert recipe.fingerprint != Recipe.from_yaml(text.replace("8", "9")).fingerprint
+    told = refused("samples: 0\nseqlen: long\npack: tight\nstages: []")
+    assert "samples: 0" in told and "seqlen: 'long'" in told and "pack: 'tight'" in told
 
 
 def test_a_file_says_where_its_faults_are(tmp_path):

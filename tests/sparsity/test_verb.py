@@ -42,7 +42,8 @@ def test_a_network_of_convolutions_from_a_folder_of_pictures(shapes):
     facts = result.fewbit_record.facts
     assert facts["use_case"] == "image_classification" and facts["metric"] == "accuracy"
     assert facts["classes"] == ["disc", "square", "triangle"]
-    assert facts["recipe"] == {**recipe_for("one-shot", 0.5).to_dict(), "use_case": "image_classification"}
+    more = {"use_case": "image_classification", "samples": 128}
+    assert facts["recipe"] == recipe_for("one-shot", 0.5).to_dict() | more
     assert facts["before"]["metric"]["name"] == facts["after"]["metric"]["name"] == "accuracy"
     assert facts["before"]["samples"] == 12  # of the split that is called val
     pruned = result[2].weight, result[4].weight
@@ -205,3 +206,48 @@ def test_texts_without_a_tokenizer_are_refused(tmp_path):
     model = LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=20))
     with pytest.raises(DataError, match="tokenizer"):
         sparsify(model, pairs(tmp_path / "rows.jsonl"))
+
+
+def test_the_recipe_that_is_written_makes_the_same_model_again(tmp_path):
+    torch.manual_seed(0)
+    data, recipe = [torch.randn(1, 3, 8, 8) for _ in range(32)], {"stages": [{"prune": {"sparsity": 0.5}}]}
+    given = fewbit.Recipe.from_dict(recipe)
+    first = sparsify(classifier(), data, recipe=given, samples=4, output=tmp_path / "out")
+    wanted = sparsify(classifier(), data, recipe=given, samples=4).state_dict()
+    again = sparsify(classifier(), data, recipe=first / "recipe.yaml").state_dict()
+    assert all(torch.equal(wanted[name], again[name]) for name in wanted)
+    other = sparsify(classifier(), data, recipe=first / "recipe.yaml", samples=32)  # what the call says goes before
+    assert other.fewbit_record.facts["recipe"]["samples"] == 32
+    assert any(not torch.equal(wanted[name], tensor) for name, tensor in other.state_dict().items())
+
+
+def test_the_recipe_of_texts_says_how_long_they_are(tmp_path):
+    data = pairs(tmp_path / "rows.jsonl")
+    model = decoder(tmp_path / "model")
+    recipe = fewbit.Recipe.from_dict({"seqlen": 8, "stages": [{"prune": {"sparsity": 0.5}}]})
+    facts = sparsify(model, data, recipe=recipe).fewbit_record.facts
+    assert facts["recipe"]["seqlen"] == 8 == facts["preprocessing"]["seqlen"]
+
+
+def test_what_nothing_would_come_of_is_refused(shapes):
+    pruning = fewbit.Recipe.from_dict({"stages": [{"prune": {"sparsity": 0.5}}]})
+    training = fewbit.Recipe.from_dict({"stages": [{"train": {"max_steps": 1}}]})
+    with pytest.raises(UsageError, match="nothing in the recipe trains"):
+        sparsify(classifier(), shapes, recipe=pruning, teacher=classifier())
+    with pytest.raises(UsageError, match="the model is on cpu"):
+        sparsify(classifier(), shapes, recipe=pruning, device="cuda")
+    with pytest.raises(UsageError, match="the recipe is for training-aware"):
+        sparsify(classifier(), shapes, mode="one-shot", recipe=training)
+    assert sparsify(classifier(), None, recipe=pruning, device="cpu", teacher="off").fewbit_record
+
+
+def test_a_transfer_of_a_model_without_zeros_says_so(shapes):
+    recipe = fewbit.Recipe.from_dict({"mode": "sparse-transfer", "stages": [{"train": {"max_steps": 1}}]})
+
+    def lines(model):
+        told = sparsify(model, shapes, recipe=recipe).fewbit_record.lines
+        return [line["what"] for line in told]
+
+    assert "no-zeros" in lines(classifier())
+    pruning = fewbit.Recipe.from_dict({"stages": [{"prune": {"sparsity": 0.5}}]})
+    assert "no-zeros" not in lines(sparsify(classifier(), None, recipe=pruning))

@@ -53,6 +53,16 @@ def _matmul(weight):
     return onnx_graphs.model([node], {"x": ["n", len(weight)]}, {"y": ["n", weight.shape[1]]}, {"w": weight})
 
 
+def test_a_layer_with_several_weights_is_counted_in_each():
+    weights = {"W": onnx_graphs.random(1, 16, 3), "R": onnx_graphs.random(1, 16, 4)}
+    weights["W"][0, :2], weights["R"][0, :3] = 0, 0
+    node = helper.make_node("LSTM", ["x", "W", "R"], ["y"], name="lstm", hidden_size=4)
+    made = onnx_graphs.model([node], {"x": [2, 1, 3]}, {"y": [2, 1, 1, 4]}, weights)
+    found = facts(zeros_of(made))
+    assert {name: each["zeros"] for name, each in found["layers"].items()} == {"lstm.W": 6, "lstm.R": 12}
+    assert sum(each["elements"] for each in found["layers"].values()) == found["elements"] == 112
+
+
 def test_graphs_are_counted():
     weight = onnx_graphs.random(8, 6)
     weight[2:4] = 0

@@ -17,7 +17,7 @@ from fewbit.numerics.scales import ScaleType
 from fewbit.tuning.straight_through import ends, is_inside, lsq_share, on_grid, stretched
 from quantized_models import GRIDS, numbers
 
-_NAMES = [name for name in GRIDS if "int16" not in name and name not in ("float16", "bfloat16")]
+_NAMES = [name for name in GRIDS if "int16" not in name and name not in ("float16", "bfloat16", "float32")]
 
 # Scales that are rounded may be a little narrow, and a full range reaches one code less far on one side.
 _MAY_CLIP = ("full range", "mxfp4", "mxint8", "nvfp4")

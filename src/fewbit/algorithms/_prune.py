@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fewbit.algorithms import rtn, scale_search
 from fewbit.algorithms._base import Problem
-from fewbit.algorithms._zeros import pruned_zeros
 from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.dtypes import Dtype
@@ -53,8 +52,8 @@ class Matrix:
             problem.shared,
             problem.pattern,
         )
-        # What was pruned before stays so, whatever is pruned now.
-        self.held = self.weight != 0 if pruned_zeros(self.weight) else None
+        # What is zero stays so, whatever is pruned now, and counts among the zeros asked for.
+        self.held = self.weight != 0
         self._above = rtn.qparams(self.flat).super_scale if problem.grid.two_level else None
 
     def _flattened(self, importance: Tensor | None) -> Tensor | None:
@@ -85,9 +84,8 @@ class Matrix:
         pattern = pattern or self.pattern
         if pattern.block != (1, 1):
             scores = (scores / scores.amax().clamp(min=torch.finfo(torch.float32).tiny)).square_()
-        if self.held is None:
-            return kept(scores.reshape(self._shape), pattern).reshape(scores.shape)
-        return kept((scores * self.held).reshape(self._shape), pattern).reshape(scores.shape) & self.held
+        scores = zeros_last(scores, self.held, pattern)
+        return kept(scores.reshape(self._shape), pattern).reshape(scores.shape) & self.held
 
     def on_grid(self, values: Tensor, rows: slice = slice(None)) -> QTensor:
         """Values of some rows as floats, or on the grid with the scales that suit them; zeros are exact."""
@@ -115,6 +113,14 @@ class Matrix:
         else:
             params = params.reshape(self._block, counts)
         return QTensor.from_codes(flat.codes().reshape(self._shape), params)
+
+
+def zeros_last(scores: Tensor, held: Tensor, pattern: Pattern) -> Tensor:
+    """Scores by which what is not held is below all that is, even where that counts for nothing."""
+    if pattern.block == (1, 1):
+        return scores.masked_fill(~held, -1.0)
+    # Those of a block are summed; so what is held is above zero.
+    return scores.clamp(min=torch.finfo(torch.float32).tiny) * held
 
 
 def _refuse(problem: Problem) -> None:

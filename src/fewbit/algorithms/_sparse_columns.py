@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fewbit.algorithms._columns import Columns
 from fewbit.algorithms._moment import Moment
+from fewbit.algorithms._prune import zeros_last
 from fewbit.numerics.blocks import Blocks
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.sparsity import Pattern, highest
@@ -41,7 +42,7 @@ class SparseColumns(Columns):
         scales: of its blocks; those of floats if it stays in float.
         moment: of the input; its order is that of `in_runs`.
         plan: a mask that says how many are kept in each group of columns, `[out, in]`.
-        held: where elements may be kept at all, `[out, in]`; none where all may.
+        held: where elements may be kept at all, `[out, in]`.
         pattern: which elements may be zero.
         inputs: of the layer; each has as many columns as the kernel has elements.
     """
@@ -52,12 +53,12 @@ class SparseColumns(Columns):
         scales: QParams,
         moment: Moment,
         plan: Tensor,
-        held: Tensor | None,
+        held: Tensor,
         pattern: Pattern,
         inputs: int,
     ):
         super().__init__(weight, scales, moment.order, moment.feedback, moment.damping, torch.zeros_like(weight))
-        self._held = (torch.ones_like(plan) if held is None else held).T[moment.order]
+        self._held = held.T[moment.order]
         self._plan, self._pattern, self._inputs, self._sizes = plan.T[moment.order], pattern, inputs, moment.sizes
 
     def pruned(self) -> tuple[Tensor, Tensor]:
@@ -71,7 +72,8 @@ class SparseColumns(Columns):
             before = self._feedback[here, here].T.contiguous()
             # Each as it would be if those of the group before it were kept.
             left = torch.linalg.solve_triangular(before, near - aim[here], upper=False, unitriangular=True)
-            costs = (left + aim[here]).square_() * self._sizes[here, None] * self._held[here]
+            costs = (left + aim[here]).square_() * self._sizes[here, None]
+            costs = zeros_last(costs, self._held[here], self._pattern)
             self._mask[here] = (self._kept(costs, self._plan[here]) & self._held[here]).to(aim.dtype)
             done[here], lost[here] = self._panel(start, near, before, aim[here])
         mask = torch.empty_like(self._mask)
@@ -93,8 +95,9 @@ class SparseColumns(Columns):
         if self._pattern.of:
             return plan if len(costs) < self._pattern.of else highest(costs.T, self._pattern.keep).T
         if (tall, wide) != (1, 1):
-            costs = Blocks(tuple(costs.shape), (wide, tall)).split(costs).sum((1, 3))
-            chosen = _first(costs, plan[::wide, ::tall].sum(0))
+            blocks = Blocks(tuple(costs.shape), (wide, tall))
+            # A block is kept for any of its elements: the others may be zero already.
+            chosen = _first(blocks.split(costs).sum((1, 3)), blocks.split(plan).any(3).any(1).sum(0))
             return chosen.repeat_interleave(wide, 0).repeat_interleave(tall, 1)[: len(plan), : plan.shape[1]]
         return _first(costs, plan.sum(0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-_ON_PURPOSE = 1000  # of so many elements one is zero, at least
+from fewbit.numerics.sparsity import is_pruned
 
 
 def pruned_zeros(weight: Tensor) -> int:
@@ -16,4 +16,4 @@ def pruned_zeros(weight: Tensor) -> int:
     (2, 0)
     """
     zeros = weight.numel() - int(weight.count_nonzero())
-    return zeros if zeros * _ON_PURPOSE >= weight.numel() else 0
+    return zeros if is_pruned(zeros, weight.numel()) else 0

@@ -66,8 +66,8 @@ def _swept(case: Compensation) -> tuple[Tensor, Tensor]:
 
     def prune(rows: slice) -> Tensor:
         scales = matrix.float_units(len(plan[rows]))
-        held = None if matrix.held is None else matrix.held[rows]
-        work = SparseColumns(case.aim[rows], scales, case.moment, plan[rows], held, matrix.pattern, matrix.inputs)
+        part, held, pattern = plan[rows], matrix.held[rows], matrix.pattern
+        work = SparseColumns(case.aim[rows], scales, case.moment, part, held, pattern, matrix.inputs)
         values, mask[rows] = work.pruned()
         return values
 

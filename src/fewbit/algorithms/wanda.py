@@ -2,7 +2,8 @@
 """Wanda: the weights whose products with their inputs are smallest are zero, |w| √E[x²] (M. Sun et al., 2023).
 
 They are compared within each output, all of which have the same share of zeros, as in the paper: where the pattern
-counts zeros over the weight, these are dealt to its rows evenly, and their number is exact.
+counts zeros over the weight, these are dealt to its rows evenly, those that were there among them, and their number is
+exact.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from torch import Tensor
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._deciding import PLAIN, decided
 from fewbit.algorithms._parallel import one_thread
-from fewbit.algorithms._prune import Matrix
+from fewbit.algorithms._prune import Matrix, zeros_last
 from fewbit.algorithms.magnitude import smallest
+from fewbit.numerics.dealing import dealt
 from fewbit.numerics.sparsity import count, highest
 
 STAGE = "prune"
@@ -65,11 +67,11 @@ def _is_free(matrix: Matrix) -> bool:
 
 
 def _evenly(scores: Tensor, matrix: Matrix) -> Tensor:
-    """The highest of each row; so many of the weight as a whole are not kept, as evenly as whole numbers can be."""
-    rows, width = scores.shape
-    ends = torch.tensor([count(matrix.pattern.share, row * width) for row in range(rows + 1)])
-    zeros, mask = ends.diff(), torch.empty_like(scores, dtype=torch.bool)
-    for number in sorted(set(zeros.tolist())):  # two at most
+    """The highest of each row; so many of the weight as a whole are not kept, dealt to rows as evenly as can be."""
+    width, held = scores.shape[1], matrix.held
+    zeros = dealt(count(matrix.pattern.share, scores.numel()), width - held.sum(1))
+    scores, mask = zeros_last(scores, held, matrix.pattern), torch.empty_like(held)
+    for number in sorted(set(zeros.tolist())):  # two, where there were no zeros before
         some = (zeros == number).to(scores.device)
         mask[some] = highest(scores[some], width - number)
     return mask

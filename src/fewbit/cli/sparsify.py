@@ -42,7 +42,9 @@ def command(
         str | None, typer.Option(help="The number to judge by: accuracy, mAP, f1 …; the use case's if not given.")
     ] = None,
     validation: Annotated[str | None, typer.Option(help="Data to judge by, if not kept aside.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many samples one-shot looks at.")] = 128,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="How many samples one-shot looks at; those of the recipe, or 128.")
+    ] = None,
     train_samples: Annotated[int | None, typer.Option(min=1, help="At most so many to learn from.")] = None,
     val_samples: Annotated[int | None, typer.Option(min=1, help="At most so many to judge by.")] = None,
     teacher: Annotated[

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from torch import Tensor
 from fewbit.algorithms._base import Solution
 from fewbit.engine.plan import WeightPlan
 from fewbit.engine.second_moments import Gathered
+from fewbit.numerics.dealing import dealt
 from fewbit.numerics.qtensor import QTensor
-from fewbit.numerics.sparsity import Pattern, count
+from fewbit.numerics.sparsity import Pattern, count, kept
 
 FEW = "few_tokens"
 """Among the facts of a weight: how many tokens it was sent, if they were too few."""
@@ -45,7 +45,7 @@ def settle_stack(
     tokens = [seen.experts[expert].tokens if expert in seen.experts else 0 for expert in range(len(weight))]
     few = [expert for expert, count in enumerate(tokens) if are_few(count, weight.shape[-1])]
     together = seen.pooled() if few else Gathered()
-    found, patterns = [], patterns_of_each(w.pattern, len(weight), weight[0].numel())
+    found, patterns = [], patterns_of_each(w.pattern, weight)
     for expert, matrix in enumerate(weight):
         point = replace(w.point, shape=tuple(matrix.shape), stack=0, tensor=f"{w.point.tensor}[{expert}]")
         mine = together if expert in few else seen.experts[expert]
@@ -57,16 +57,25 @@ def settle_stack(
     return Solution(stacked([solution.qtensor for solution in found], w.block), facts)
 
 
-def patterns_of_each(pattern: Pattern | None, experts: int, elements: int) -> list[Pattern | None]:
-    """The patterns of the matrices of a stack, as many zeros in all as that of the stack has, dealt out evenly.
+def patterns_of_each(pattern: Pattern | None, stack: Tensor) -> list[Pattern | None]:
+    """The patterns of the matrices of a stack, as many zeros in all as that of the stack has.
 
-    >>> [each.share for each in patterns_of_each(Pattern(0.5), 2, 5)]
+    They are dealt out evenly, those that are there among them; or where the pattern counts the stack as one, its
+    smallest elements are zero, wherever they are.
+
+    >>> stack = torch.tensor([[[1.0, 2, 3, 4, 5]], [[6.0, 7, 8, 9, 10]]])
+    >>> [each.share for each in patterns_of_each(Pattern(0.5), stack)]
     [0.6, 0.4]
+    >>> [each.share for each in patterns_of_each(Pattern(0.5, together=True), stack)]
+    [1.0, 0.0]
     """
     if pattern is None or pattern.of or pattern.by_row or pattern.block != (1, 1):
-        return [pattern] * experts
-    ends = [count(pattern.share, expert * elements) for expert in range(experts + 1)]
-    return [replace(pattern, share=(stop - start) / max(1, elements)) for start, stop in pairwise(ends)]
+        return [pattern] * len(stack)
+    if pattern.together:
+        zeros = (~kept(stack.detach().float().abs(), pattern)).flatten(1).sum(1)
+    else:
+        zeros = dealt(count(pattern.share, stack.numel()), (stack == 0).flatten(1).sum(1))
+    return [replace(pattern, share=number / max(1, stack[0].numel())) for number in zeros.tolist()]
 
 
 def stacked(experts: Sequence[QTensor], block: tuple[int, ...]) -> QTensor:

@@ -137,7 +137,7 @@ def _settle_each(weight: Tensor, planned: WeightPlan, statistics: Statistics) ->
     deep, point = planned.point.stack, planned.point
     alone = replace(point, shape=point.shape[deep:], stack=0)
     block, matrices = planned.block[deep:], weight.flatten(0, deep - 1)
-    patterns = patterns_of_each(planned.pattern, len(matrices), matrices[0].numel())
+    patterns = patterns_of_each(planned.pattern, matrices)
     found = [
         settle(matrix, replace(planned, point=alone, block=block, pattern=pattern), statistics)
         for matrix, pattern in zip(matrices, patterns)

@@ -19,6 +19,8 @@ from torch import Tensor
 from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
 
+_ON_PURPOSE = 1000  # of so many elements one is zero, at least
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -30,12 +32,13 @@ class Pattern:
         of: M of N:M; 0 if elements are free.
         block: elements that are zero together or not at all, `(out, in)`; `(1, 1)` if each is for itself.
         by_row: whether every output (every row of blocks) has the same share; if not, the weight as a whole has it.
+        together: whether a stack of weights is counted as one; if not, each of them has the same share.
 
     Raises:
         UsageError: a share outside 0 to 1, an N above its M, a block and N:M at once.
 
     >>> Pattern.read("2:4"), Pattern.read(0.6).share, Pattern.read("1x4", 0.5).block
-    (Pattern(share=0.5, keep=2, of=4, block=(1, 1), by_row=False), 0.6, (1, 4))
+    (Pattern(share=0.5, keep=2, of=4, block=(1, 1), by_row=False, together=False), 0.6, (1, 4))
     """
 
     share: float
@@ -43,6 +46,7 @@ class Pattern:
     of: int = 0
     block: tuple[int, int] = (1, 1)
     by_row: bool = False
+    together: bool = False
 
     def __post_init__(self) -> None:
         if self.of:
@@ -103,6 +107,15 @@ def count(share: float, total: int) -> int:
     (3, 6, 7)
     """
     return floor(Fraction(repr(float(share))) * total + Fraction(1, 2))
+
+
+def is_pruned(zeros: int, elements: int) -> bool:
+    """Whether a weight with so many zeros was pruned, and does not just happen to have some.
+
+    >>> is_pruned(1, 1000), is_pruned(1, 1001), is_pruned(0, 0)
+    (True, False, False)
+    """
+    return zeros > 0 and zeros * _ON_PURPOSE >= elements
 
 
 def kept(scores: Tensor, pattern: Pattern) -> Tensor:

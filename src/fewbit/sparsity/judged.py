@@ -38,15 +38,18 @@ def judge(
     """
     parts: list[Any] = []
     lost: list[tuple[float, float]] = []
+    alone = bool(getattr(task, "ANSWERS", ("labels",)))  # a model that is told the answers says one loss a batch
     with torch.no_grad():
         for part in feed.epoch(0):
             batch = to_device(part.batch, place)
             _refuse_unlabelled(batch, task)
             outputs = answer(batch)
+            rows = list(_rows(outputs, batch))
             if losses:
-                total, count = task.loss(outputs, batch)
-                lost.append((float(total), float(count)))
-            parts += [_parts(task, *row) for row in _rows(outputs, batch)]
+                for each in rows if alone else [(outputs, batch)]:
+                    total, count = task.loss(*each)
+                    lost.append((float(total), float(count)))
+            parts += [_parts(task, *row) for row in rows]
             if limit is not None and len(parts) >= limit:
                 break
     if not parts:

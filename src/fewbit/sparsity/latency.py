@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from statistics import median, quantiles
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fewbit.data.capturing.modes import modes_kept
 from fewbit.modules.quantized import is_quantized
 from fewbit.sparsity.semi_structured import is_two_of_four
 from fewbit.sparsity.zeros import zeros_of
@@ -36,7 +38,23 @@ def latency(dense: Any, model: Any, item: Any, *, seconds: float = _SECONDS) -> 
         `float_ms` and `result_ms`: the median and quartiles of each. `ratio`: of the result's time to the float's, the
         median and quartiles over the turns; below 1 the result is faster. `turns`, `runtime`, `threads`.
     """
-    first, second = _call(dense, item), _call(model, item)
+    with ExitStack() as stack:
+        for each in (dense, model):
+            if isinstance(each, nn.Module):
+                stack.enter_context(modes_kept(each, evaluate=True))
+        pairs = _in_turns(_call(dense, item), _call(model, item), seconds)
+    return {
+        "float_ms": _spread([1e3 * a for a, _ in pairs]),
+        "result_ms": _spread([1e3 * b for _, b in pairs]),
+        "ratio": _spread([b / a for a, b in pairs]),
+        "turns": len(pairs),
+        "runtime": "PyTorch" if isinstance(model, nn.Module) else "ONNX Runtime",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _in_turns(first: Callable[[], Any], second: Callable[[], Any], seconds: float) -> list[tuple[float, float]]:
+    """The times of two calls, turn by turn."""
     once = _timed(first) + _timed(second)
     least = _LEAST if once * _LEAST < 4 * seconds else _FEWEST  # a large model takes long enough to be timed thrice
     for _ in range(_WARM if least == _LEAST else 0):
@@ -51,14 +69,7 @@ def latency(dense: Any, model: Any, item: Any, *, seconds: float = _SECONDS) -> 
         else:
             before = _timed(first)
             pairs.append((before, _timed(second)))
-    return {
-        "float_ms": _spread([1e3 * a for a, _ in pairs]),
-        "result_ms": _spread([1e3 * b for _, b in pairs]),
-        "ratio": _spread([b / a for a, b in pairs]),
-        "turns": len(pairs),
-        "runtime": "PyTorch" if isinstance(model, nn.Module) else "ONNX Runtime",
-        "threads": torch.get_num_threads(),
-    }
+    return pairs
 
 
 def words(model: Any, found: dict[str, Any] | None) -> list[str]:
@@ -111,7 +122,6 @@ def _call(model: Any, item: Any) -> Callable[[], Any]:
         found: Any = ir.from_proto(model)
         ready = session(found)
         return lambda: ready.run(None, dict(item))
-    model.eval()
     place = next((each.device for each in model.parameters()), torch.device("cpu"))
     args = [value.to(place) if isinstance(value, Tensor) else value for value in item[0]]
     kwargs = {name: value.to(place) if isinstance(value, Tensor) else value for name, value in item[1].items()}

@@ -12,6 +12,7 @@ from fewbit import registry
 from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
+from fewbit.data.source import known_length
 from fewbit.data.text.tokenizer import has_tokenizer, home_of, open_tokenizer
 from fewbit.errors import UsageError
 from fewbit.record import Record
@@ -90,6 +91,9 @@ def gather(
     check_data(data, use_case, network.model, **about)
     if validation is not None and validation is not False:
         check_data(validation, use_case, network.model, **about)
+    for name, each in (("train_samples", data), ("val_samples", validation)):
+        if said.own[name] is not None and each is not None and each is not False and _is_stream(each):
+            record.note("first-samples", "a stream does not say how long it is: its first ones are taken", where=name)
     find = _of_function if registry.is_reference(use_case.name) else _of_steps
     made, judged = find(data, validation, network, use_case, said, look)
     calibration = calibration_of(made, network, use_case, said.own, samples)
@@ -118,12 +122,13 @@ def _of_steps(
 ) -> tuple[Any, Any]:
     """What to learn from and to judge by, as the steps of the use case make it."""
     made = _prepared(data, network, use_case, said, look)
-    made = _limited(made, {"train": said.own["train_samples"], "validation": said.own["val_samples"]})
+    seed = said.own["seed"]
+    made = _limited(made, {"train": said.own["train_samples"], "validation": said.own["val_samples"]}, seed)
     if validation is False:
         return made, False
     if validation is not None:
         judged = _prepared(validation, network, use_case, said, first_row(validation))
-        return made, _limited(judged, {"all": said.own["val_samples"]})
+        return made, _limited(judged, {"all": said.own["val_samples"]}, seed)
     if not isinstance(made, DatasetConfig):
         return made, None
     if not _answers(made) or not _keeps_aside(made):
@@ -176,15 +181,25 @@ def _are_words(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], str | Mapping)
 
 
-def _limited(data: Any, counts: Mapping[str, int | None]) -> Any:
-    """So many samples of each split, drawn by the seed: those that come first may all be of one class."""
+def _limited(data: Any, counts: Mapping[str, int | None], seed: int) -> Any:
+    """So many samples of each split, drawn by the seed: those that come first may all be of one class.
+
+    Of a stream, whose end nobody knows, they are the first ones; `gather` says so.
+    """
     wanted = {split: count for split, count in counts.items() if count is not None}
     if not wanted:
         return data
     if isinstance(data, DatasetConfig):
         return data.replace(steps=["sampling", *data.steps], sampling_counts=wanted)
-    first = counts.get("train") or counts.get("all")
-    return data if first is None else Dataset(data).subset(first)
+    count = counts.get("train") or counts.get("all")
+    if count is None:
+        return data
+    whole = Dataset(data)
+    return whole.subset(count, seed=None if _is_stream(whole) else seed)
+
+
+def _is_stream(data: Any) -> bool:
+    return not isinstance(data, DatasetConfig | str | Path) and known_length(Dataset(data).source) is None
 
 
 def _answers(config: DatasetConfig) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fewbit import registry
+from fewbit.data.capturing.modes import modes_kept
 from fewbit.data.dataset import Dataset
 from fewbit.errors import FewbitError
 from fewbit.sparsity.agreement import agreement
@@ -72,13 +73,9 @@ def _at_its_task(model: Any, job: Job) -> dict[str, Any]:
                 try_out(module, task, to_device(first.batch, place), feed.name(first.items))
             limit = None if data.validation else _OF_DATA
             answer = asked or (lambda batch: run(module, batch, names))
-            training = module.training
-            module.eval()
-            try:
-                losses = asked is None or bool(names)
+            losses = asked is None or bool(names)
+            with modes_kept(module, evaluate=True):
                 numbers, samples = judge(answer, feed, task, place=place, limit=limit, losses=losses)
-            finally:
-                module.train(training)
     except FewbitError as error:
         job.record.note("not-judged", error.what, where=error.where)
         return {}

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fewbit import registry
 from fewbit.backends.eager.copying import copied
@@ -69,6 +72,37 @@ def own_copy(model: Any) -> Any:
     made = type(model)()
     made.CopyFrom(model)
     return made
+
+
+def apart(model: nn.Module, other: nn.Module) -> nn.Module:
+    """A model with the memory it shares with another made its own, so that training it changes that one in nothing.
+
+    What shares memory within the model goes on sharing it.
+
+    >>> given = nn.Linear(2, 2)
+    >>> made = apart(own_copy(given), given)
+    >>> made.weight.data_ptr() == given.weight.data_ptr()
+    False
+    """
+    theirs = {tensor.untyped_storage().data_ptr() for tensor in _plain_tensors(other)} - {0}
+    own: dict[int, torch.UntypedStorage] = {}
+    for tensor in _plain_tensors(model):
+        shared = tensor.untyped_storage()
+        if shared.data_ptr() in theirs and shared.data_ptr() not in own:
+            own[shared.data_ptr()] = shared.clone()  # type: ignore[no-untyped-call]
+    for tensor in _plain_tensors(model):
+        storage = own.get(tensor.untyped_storage().data_ptr())
+        if storage is not None:
+            empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            tensor.data = empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return model
+
+
+def _plain_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers; special classes of tensors say nothing of their memory."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and not tensor.is_meta and not is_lazy(tensor):
+            yield tensor
 
 
 def _graph(path: Path) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,39 @@ from fewbit.sparsity.recipe import Recipe
 CHECKPOINTS, DEPLOYMENT, RECORD, RECIPE = "checkpoints", "deployment", "record.json", "recipe.yaml"
 
 
+_UNFINISHED = re.compile(rf"\.({DEPLOYMENT}|{re.escape(RECORD)}|{re.escape(RECIPE)})\.[0-9a-f]+")
+"""What is being written when a call is stopped: the names that `made_whole` and `write_atomically` give."""
+
+
 def check(output: str | Path) -> Path:
-    """The folder, if a run can have it: it is new, empty, or holds the checkpoints of a run that was stopped.
+    """The folder, if a run can have it: it is new, empty, or holds what a run that was stopped has left.
+
+    That is its checkpoints, and what it wrote of its result before there was a record: `write` makes that anew.
 
     Raises:
         UsageError: a file, a place that may not be written to, a folder with anything else in it.
     """
     folder = place(output)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if inside != {CHECKPOINTS}:
+    left = {CHECKPOINTS, *(path.name for path in _left(folder))}
+    if not inside or not inside <= left:
         check_target(folder, overwrite=False)
     return folder
+
+
+def _left(folder: Path) -> list[Path]:
+    """What a call wrote of its result before it was stopped; nothing where a record says that all is there."""
+    if not folder.is_dir() or (folder / RECORD).exists():
+        return []
+    found = [path for path in sorted(folder.iterdir()) if _UNFINISHED.fullmatch(path.name)]
+    made, recipe = folder / DEPLOYMENT, folder / RECIPE
+    # A folder of this name may be the user's: one that fewbit made has these two, whatever the model is.
+    if made.is_dir() and (not any(made.iterdir()) or all((made / n).is_file() for n in (RECIPE, "preprocessing.json"))):
+        found.append(made)
+        copy = made / RECIPE
+        if recipe.is_file() and copy.is_file() and recipe.read_bytes() == copy.read_bytes():
+            found.append(recipe)
+    return found
 
 
 def work_of(folder: Path | None, recipe: Recipe) -> Path | None:
@@ -50,6 +73,8 @@ def write(folder: Path, model: Any, recipe: Recipe, job: Job) -> Path:
     from fewbit.sparsity.deployment import deploy
 
     folder.mkdir(parents=True, exist_ok=True)
+    for path in _left(folder):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     deploy(folder, model, dense=job.dense, recipe=recipe, use_case=job.use_case, job=job)
     write_atomically(folder / RECIPE, recipe.to_yaml().encode())
     job.record.save(folder / RECORD)

@@ -16,22 +16,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 from fewbit import registry
+from fewbit.data.keys import is_count
 from fewbit.data.near_paths import near_paths
 from fewbit.errors import UsageError, nearest
 from fewbit.schemes.faults import Fault, refuse
 from fewbit.schemes.text import canonical, read_json, read_yaml, write_yaml
-from fewbit.sparsity.modes import MODES, fault_of_mode
+from fewbit.sparsity.modes import MODES, TRAINED, fault_of_mode
 from fewbit.sparsity.settings import expressions, read_settings, written
 
 VERSION = 1
-_KEYS = ("version", "mode", "use_case", "stages")
-_ORDER = ("prune", "shrink", "train", "quantize")
-"""In which stages can follow one another; codes are made last, and never changed again."""
+SAMPLING = {
+    "samples": ("a whole number from 1 up", is_count),
+    "seqlen": ("a whole number from 1 up", is_count),
+    "pack": ("'concatenate' or 'pad'", lambda value: value in ("concatenate", "pad")),
+}
+"""What was looked at, on which the model depends as much as on the settings of stages."""
+_KEYS = ("version", "mode", "use_case", *SAMPLING, "stages")
+_ON_FLOATS = ("prune", "shrink", "train", "quantize")
+"""Stages that take a model of floats; they run in the order of the recipe, and none after codes are made."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,9 @@ class Recipe:
         stages: pairs of a stage's name and its settings, in order.
         mode: `one-shot`, `training-aware` or `sparse-transfer`.
         use_case: what the model is for; found by looking if none.
+        samples: how many samples are looked at; what the call says, or 128, if none.
+        seqlen: the most tokens of one that is a text; what the call says, or 512, if none.
+        pack: how texts become samples: `concatenate` or `pad`; what the call says, or what is usual, if none.
 
     >>> recipe = Recipe.from_yaml("version: 1\\nstages: [{quantize: {preset: w8a8_dynamic}}]")
     >>> recipe.mode, recipe.stages[0][0], Recipe.from_yaml(recipe.to_yaml()) == recipe
@@ -51,6 +60,9 @@ class Recipe:
     stages: tuple[tuple[str, Any], ...] = ()
     mode: str = MODES[0]
     use_case: str | None = None
+    samples: int | None = None
+    seqlen: int | None = None
+    pack: str | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -65,10 +77,14 @@ class Recipe:
         given = values.get("stages")
         for number, each in enumerate(given if isinstance(given, list) else []):
             stages += _stage(each, f"stages[{number}]", faults)
-        faults += _order_faults([name for name, _ in stages])
-        refuse(faults, "the recipe")
+        faults += _order_faults(stages)
         trains = any(name == "train" for name, _ in stages)
-        return cls(tuple(stages), values.get("mode", MODES[1] if trains else MODES[0]), values.get("use_case"))
+        mode = values.get("mode", MODES[1] if trains else MODES[0])
+        if trains and mode == MODES[0]:
+            faults.append(Fault("mode", f"{mode} with the stage train", " or ".join(TRAINED)))
+        refuse(faults, "the recipe")
+        sampling = {name: values.get(name) for name in SAMPLING}
+        return cls(tuple(stages), mode, values.get("use_case"), **sampling)
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Self:
@@ -102,6 +118,7 @@ class Recipe:
         head: dict[str, Any] = {"version": VERSION, "mode": self.mode}
         if self.use_case is not None:
             head["use_case"] = self.use_case
+        head |= {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
         return head | {"stages": [{name: written(settings)} for name, settings in self.stages]}
 
     def to_yaml(self) -> str:
@@ -125,6 +142,9 @@ def _top_faults(values: Mapping[str, Any]) -> list[Fault]:
     use_case = values.get("use_case")
     if use_case is not None and not isinstance(use_case, str):
         found.append(Fault("use_case", f"{use_case!r}", "a name of `fewbit list use_cases`, or file.py:function"))
+    for name, (expected, good) in SAMPLING.items():
+        if (value := values.get(name)) is not None and not good(value):
+            found.append(Fault(name, f"{value!r}"[:200], expected))
     if not isinstance(values.get("stages"), list):
         found.append(Fault("stages", f"{values.get('stages')!r}", "a list such as [{prune: {sparsity: 0.5}}]"))
     return found
@@ -133,7 +153,7 @@ def _top_faults(values: Mapping[str, Any]) -> list[Fault]:
 def _no_key(name: Any, values: Mapping[str, Any]) -> Fault:
     if "modifiers" in str(name) or any("modifiers" in str(each) for each in values):
         hint = "this is a recipe of SparseML; its pruning modifiers are the stages `prune` and `train` here"
-        return Fault(str(name), "no such key", "version, mode, use_case, stages", hint)
+        return Fault(str(name), "no such key", ", ".join(_KEYS), hint)
     return Fault(str(name), "no such key", nearest(str(name), _KEYS))
 
 
@@ -158,7 +178,11 @@ def _stage(given: Any, path: str, faults: list[Fault]) -> list[tuple[str, Any]]:
     return [] if wrong else [(name, found)]
 
 
-def _order_faults(names: list[str]) -> list[Fault]:
-    places = [_ORDER.index(name) for name in names if name in _ORDER]
-    late = [(a, b) for a, b in pairwise(places) if a == _ORDER.index("quantize") and b <= a]
-    return [Fault("stages", f"{_ORDER[b]} after {_ORDER[a]}", "quantize as the last stage, once") for a, b in late[:1]]
+def _order_faults(stages: list[tuple[str, Any]]) -> list[Fault]:
+    """Stages for floats after one that makes codes: they would find it out when the work before them is done."""
+    for number, (name, settings) in enumerate(stages):
+        after = [other for other, _ in stages[number + 1 :] if other in _ON_FLOATS]
+        if after and (name == "quantize" or getattr(settings, "quantize", None) is not None):
+            said = name if name == "quantize" else f"{name} with quantize"
+            return [Fault("stages", f"{after[0]} after {said}", "what makes codes as the last stage, once")]
+    return []

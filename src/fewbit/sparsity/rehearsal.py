@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fewbit.backends.eager.copying import copied
+from fewbit.data.capturing.modes import evaluating
 from fewbit.errors import UsageError
 from fewbit.modules.opening import open_model
 from fewbit.sparsity.job import Job
@@ -102,14 +103,11 @@ def _refuse_classes(model: nn.Module, data: Data, task: Any, classes: list[str],
     """Other classes than the model has: fewer than the data, or any other number where the model is from elsewhere."""
     first = next(for_task(data, task, model).train.epoch(0))
     place = next((each.device for each in model.parameters()), torch.device("cpu"))
-    training = model.training
     try:
-        with torch.no_grad():
-            outputs = run_model(model.eval(), to_device(first.batch, place), getattr(task, "ANSWERS", ("labels",)))
+        with evaluating(model):
+            outputs = run_model(model, to_device(first.batch, place), getattr(task, "ANSWERS", ("labels",)))
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError):
         return  # what is wrong is told by the look at the batches, with everything else that is
-    finally:
-        model.train(training)
     count = logits_of(outputs).shape[-1]
     if count < len(classes) or (job.mode == "sparse-transfer" and count != len(classes)):
         shown = ", ".join(classes[:12]) + (" …" if len(classes) > 12 else "")
@@ -117,5 +115,6 @@ def _refuse_classes(model: nn.Module, data: Data, task: Any, classes: list[str],
             f"the data has {len(classes)} classes ({shown}), the model tells {count} apart",
             where=type(model).__name__,
             expected=f"a model for {len(classes)} classes",
-            try_="new_head: true in the stage train of the recipe; the head starts anew, all else stays as it is",
+            try_="--option new_head=true (new_head=True in Python, new_head: true in the stage train of a recipe): the "
+            "head starts anew, all else stays as it is",
         )

@@ -15,9 +15,10 @@ from fewbit import registry
 from fewbit.sparsity import output_folder
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.measuring import measure
-from fewbit.sparsity.opening import own_copy
+from fewbit.sparsity.opening import apart, own_copy
 from fewbit.sparsity.recipe import Recipe
 from fewbit.tuning.faults import Faults
+from fewbit.tuning.masks import Masks
 
 
 def carry_out(recipe: Recipe, job: Job, folder: Path | None) -> Any:
@@ -51,6 +52,8 @@ def carry_out(recipe: Recipe, job: Job, folder: Path | None) -> Any:
         "preprocessing": job.preprocessing,
         "before": measure(model, job),
     }
+    if recipe.mode == "sparse-transfer" and stages and not _has_zeros(model, recipe):
+        record.note("no-zeros", "the model that was given has no zeros that could stay: it is trained as a dense one")
     for name, stage, settings in stages:
         with _named(name):
             model = stage.run(model, settings, job)
@@ -61,7 +64,15 @@ def carry_out(recipe: Recipe, job: Job, folder: Path | None) -> Any:
     record.facts["seconds"] = round(time.perf_counter() - start, 3)
     if isinstance(model, nn.Module):
         model.fewbit_record = record  # type: ignore[assignment]
-    return model if folder is None else output_folder.write(folder, model, recipe, job)
+    if folder is not None:
+        return output_folder.write(folder, model, recipe, job)
+    return apart(model, job.dense) if isinstance(model, nn.Module) else model
+
+
+def _has_zeros(model: Any, recipe: Recipe) -> bool:
+    """Whether there are zeros to hold in training, or a stage that makes some."""
+    made = any(name == "prune" or getattr(settings, "pattern", None) is not None for name, settings in recipe.stages)
+    return made or not isinstance(model, nn.Module) or len(Masks.of(model)) > 0
 
 
 @contextmanager

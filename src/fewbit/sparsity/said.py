@@ -28,6 +28,11 @@ OWN = (
     Key("seed", 0, "a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool), "of what is drawn"),
 )
 
+_STAGE = (
+    Key("new_head", False, "true or false", is_flag, "whether the head starts anew, for the classes of the data"),
+)
+"""What the stage `train` takes beside the settings of `finetune`, and a user may want without a recipe."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -54,7 +59,7 @@ class Said:
         >>> Said.read({"seqlen": 128, "lr": 1e-3}, "training-aware").training
         {'lr': 0.001}
         """
-        data, training = _data_keys(), {key.name: key for key in Options.known()}
+        data, training = _data_keys(), {key.name: key for key in (*Options.known(), *_STAGE)}
         known = training | data | {key.name: key for key in OWN}
         wrong = faults(given, known.values())
         own = {key.name for key in OWN}

@@ -22,8 +22,8 @@ from fewbit.tuning.masks import Masks
 from fewbit.tuning.methods import qat
 from fewbit.tuning.options import Options
 
-SAID = ("device", "max_steps", "epochs", "batch_size", "lr", "seed", "workers", "precision", "accumulation")
-"""What the user may say for the whole call; it goes before what a recipe says."""
+SAID = ("device", "batch_size", "seed", "workers")
+"""What the user may say for the whole call; it goes before what a recipe says. All else is in the recipe by then."""
 
 _SLOWER = 0.1
 """Codes learn at a tenth of the rate: the model has learned already, and is only rounded."""
@@ -112,11 +112,7 @@ def _options(model: nn.Module, settings: TrainSettings, job: Job) -> dict[str, A
     convolutions = sum(point.elements for point in points if point.op in (CONV, CONV_TRANSPOSE))
     usual = _CONVOLUTIONS if 2 * convolutions >= sum(point.elements for point in points) else _OTHERS
     said = {**settings.options, **settings.said}
-    user = {name: job.options[name] for name in SAID if job.options.get(name) is not None}
-    for one, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
-        if one in user:
-            said.pop(other, None)
-    said |= user
+    said |= {name: job.options[name] for name in SAID if job.options.get(name) is not None}
     return {"lr": usual["lr"], **({} if "max_steps" in said else {"epochs": usual["epochs"]}), **said}
 
 

@@ -44,7 +44,8 @@ class TrainSettings:
         quantize: a preset's name, such as `w8a8`: what the model is at the end, learned with rounding in place.
         quantize_share: how much of the run that is; all of it where there are no zeros to be learned before.
         quantize_lr: its learning rate; a tenth of the other if not said.
-        new_head: give the model a new head for the classes of the data.
+        new_head: give the model a new head for the classes of the data; to it the dense model's own teaches nothing, so
+            with `distill` it learns from the teacher of the call alone, if there is one.
         options: further options of `fewbit.finetune`, by name.
 
     >>> TrainSettings(final=0.8, quantize="w8a8").plan.final

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fewbit import registry
 from fewbit.data.findings import Progress
 from fewbit.data.keys import is_count
@@ -21,8 +23,8 @@ from fewbit.sparsity.choosing import find_use_case
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.levels import read_level, recipe_for
 from fewbit.sparsity.material import gather
-from fewbit.sparsity.modes import MODES, fault_of_mode
-from fewbit.sparsity.opening import open_network
+from fewbit.sparsity.modes import MODES, TRAINED, fault_of_mode
+from fewbit.sparsity.opening import Network, open_network
 from fewbit.sparsity.recipe import Recipe
 from fewbit.sparsity.run import carry_out
 from fewbit.sparsity.said import Said
@@ -30,6 +32,8 @@ from fewbit.sparsity.train_options import with_training
 from fewbit.tuning import randomness
 from fewbit.tuning.faults import Faults
 
+_SAMPLES = 128
+_OF_TEXTS = ("seqlen", "pack")
 _FOR_STAGES = ("batch_size", "seqlen", "pack", "seed", "compact", "device", "workers")
 """What stages may want to know of what the user said; the rest is in the data or the recipe by then."""
 
@@ -38,7 +42,7 @@ def sparsify(
     model: Any,
     data: Any,
     *,
-    mode: str = "one-shot",
+    mode: str | None = None,
     use_case: str | None = None,
     optim_level: float = 0.5,
     recipe: Recipe | str | Path | None = None,
@@ -46,7 +50,7 @@ def sparsify(
     teacher: Any = None,
     validation: Any = None,
     eval_metric: str | None = None,
-    samples: int = 128,
+    samples: int | None = None,
     factory: str | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -62,7 +66,8 @@ def sparsify(
         data: whatever `Dataset` or `finetune` takes: a folder of pictures, of `.npz` samples, in YOLO's layout, rows of
             JSON or CSV, a loader, a `DatasetConfig`. None where nothing has to be seen.
         mode: `one-shot`: a few samples, no training; `training-aware`: zeros come while the model learns;
-            `sparse-transfer`: a sparse model learns other data, its zeros stay.
+            `sparse-transfer`: a sparse model learns other data, its zeros stay. If none, that of the recipe, or
+            `one-shot`.
         use_case: what the model is for, of `fewbit list use_cases` or `"file.py:function"`; found by looking if none.
         optim_level: from 0, unchanged, to 1; see `fewbit.sparsity.levels`.
         recipe: instead of a level, a `Recipe` or the file of one.
@@ -71,7 +76,8 @@ def sparsify(
             `"off"` for no teacher.
         validation: to judge by, like `data`; what the data keeps aside if none, False for nothing.
         eval_metric: the number to judge by; that of the use case if none.
-        samples: how many samples are looked at in one-shot pruning and for the ranges of int8.
+        samples: how many samples are looked at in one-shot pruning and for the ranges of int8; if none, what the recipe
+            says, or 128.
         factory: `"file.py:function"` that builds the model of a state dict.
         progress: shows how far it is.
         options: `train_samples`, `val_samples`, `batch_size`, `seqlen`, `image_size`, `columns`, `device` …; for modes
@@ -92,11 +98,16 @@ def sparsify(
     ([], True)
     """
     faults = Faults()
-    faults.tried(lambda: refuse(fault_of_mode(mode), "the call"))
+    faults.tried(lambda: refuse(fault_of_mode(mode or MODES[0]), "the call"))
     faults.tell()
     with_teacher = teacher not in (None, False, "off")
     chosen: Any = faults.tried(lambda: _recipe(recipe, mode, optim_level, use_case, with_teacher))
-    mode = mode if chosen is None else chosen.mode
+    mode = (mode or MODES[0]) if chosen is None else chosen.mode
+    if chosen is not None:  # what the call says of samples goes before what the recipe says
+        options = {name: value for name in _OF_TEXTS if (value := getattr(chosen, name)) is not None} | options
+        samples = chosen.samples if samples is None else samples
+        faults.tried(lambda: _check_teacher(with_teacher, chosen))
+    samples = _SAMPLES if samples is None else samples
     said: Any = faults.tried(lambda: Said.read(options, mode))
     named = use_case or (None if chosen is None else chosen.use_case)
     case: Any = None if named is None else faults.tried(lambda: find_use_case(named))
@@ -112,12 +123,13 @@ def sparsify(
     chosen = with_training(chosen, said.training, teacher)
     with randomness.private(said.own["seed"]):
         network = open_network(model, factory)
+        _check_device(said.own["device"], network, chosen)
         record = Record("sparsify", {"mode": mode, "optim_level": None if recipe is not None else optim_level})
         progress = progress or Progress()
         more: dict[str, Any] = {"samples": samples, "record": record, "progress": progress}
         found = gather(network, data, validation, case, said, **more)
         metric = found.use_case.number(eval_metric)
-        if eval_metric is not None and any(name == "train" for name, _ in chosen.stages):
+        if eval_metric is not None and _trains(chosen):
             chosen = with_training(chosen, {"judge_by": metric})
         job = Job(
             mode=mode,
@@ -140,16 +152,22 @@ def sparsify(
             factory=network.factory,
         )
         complete = replace(chosen, use_case=chosen.use_case or found.use_case.name)
+        if data is not None and chosen.stages:  # what was looked at, so that the recipe makes the same model again
+            texts = found.use_case.kind == "texts"
+            how = {name: said.own[name] for name in _OF_TEXTS if texts or name in options}
+            complete = replace(complete, samples=samples, **how)
         return carry_out(complete, job, folder)
 
 
-def _recipe(given: Recipe | str | Path | None, mode: str, level: float, use_case: str | None, teacher: bool) -> Recipe:
+def _recipe(
+    given: Recipe | str | Path | None, mode: str | None, level: float, use_case: str | None, teacher: bool
+) -> Recipe:
     """The recipe that somebody wrote, or the one that a level means."""
     if given is None:
-        return recipe_for(mode, level, use_case=use_case, teacher=teacher)
+        return recipe_for(mode or MODES[0], level, use_case=use_case, teacher=teacher)
     read_level(level)
     found = given if isinstance(given, Recipe) else Recipe.load(given)
-    if mode not in (found.mode, MODES[0]):
+    if mode not in (found.mode, None):
         raise UsageError(f"mode={mode!r}, and the recipe is for {found.mode}", where="mode", expected=repr(found.mode))
     if found.use_case is not None and use_case is not None:
         found = replace(found, use_case=use_case)
@@ -159,6 +177,35 @@ def _recipe(given: Recipe | str | Path | None, mode: str, level: float, use_case
 def _check_samples(samples: int) -> None:
     if not is_count(samples):
         raise UsageError(f"samples={samples!r}", where="samples", expected="a whole number from 1 up")
+
+
+def _check_teacher(given: bool, recipe: Recipe) -> None:
+    if given and recipe.stages and not _trains(recipe):
+        raise UsageError(
+            "a teacher, and nothing in the recipe trains",
+            where="teacher",
+            expected=f"{' or '.join(TRAINED)}, or a recipe with a stage train",
+            try_="without teacher",
+        )
+
+
+def _check_device(device: str | None, network: Network, recipe: Recipe) -> None:
+    """What trains goes to the device that is said; all else runs where the model is."""
+    if device is None or _trains(recipe):
+        return
+    places = [each.device for each in network.model.parameters()] if not network.is_graph else []
+    found = places[0] if places else torch.device("cpu")
+    if device not in (str(found), found.type):
+        raise UsageError(
+            f"device={device!r}, and the model is on {found}",
+            where="device",
+            expected="nothing trains: everything runs where the model is",
+            try_="an ONNX model runs on the CPU" if network.is_graph else f"the module itself, on {device}",
+        )
+
+
+def _trains(recipe: Recipe) -> bool:
+    return any(name == "train" for name, _ in recipe.stages)
 
 
 def _check_model(model: Any) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,9 +20,19 @@ _CODES = {
 def zeros_of_graph(model: Any) -> Iterator[tuple[str, int, tuple[int, ...]]]:
     """Of every weight of at least two axes the layer that reads it, how many elements are zero, and the shape.
 
+    A layer that reads several, as an LSTM does, is named once for each, with the name of the tensor behind its own.
+
     Args:
         model: an `onnx.ModelProto` that holds its weights itself.
     """
+    found = list(_counted(model))
+    times = Counter(layer for layer, _, _, _ in found)
+    for layer, tensor, zeros, shape in found:
+        yield f"{layer}.{tensor}" if times[layer] > 1 else layer, zeros, shape
+
+
+def _counted(model: Any) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
+    """The same, with the name of the tensor after that of the layer."""
     from onnx import numpy_helper
 
     for graph in graphs(model.graph):
@@ -42,11 +53,11 @@ def zeros_of_graph(model: Any) -> Iterator[tuple[str, int, tuple[int, ...]]]:
                 continue
             layer = _layer(reader, readers)
             if codes is None:
-                yield layer, int(array.size - np.count_nonzero(array)), array.shape
+                yield layer, name, int(array.size - np.count_nonzero(array)), array.shape
                 continue
             given = reader.input[codes[1]] if len(reader.input) > codes[1] else ""
             zero = numpy_helper.to_array(held[given]) if given in held else None
-            yield (layer, *_codes_at(array, zero, reader))
+            yield (layer, name, *_codes_at(array, zero, reader))
 
 
 def _codes_at(codes: NDArray[Any], zero: NDArray[Any] | None, reader: Any) -> tuple[int, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewbit.data.capturing.modes import evaluating
 from fewbit.errors import UsageError
 from fewbit.tuning.blocks import Outputs, find_blocks, pair_blocks
 from fewbit.tuning.calling import run
@@ -77,11 +78,8 @@ class Distillation:
         Raises:
             UsageError: everything that does not fit.
         """
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model):
             self(model, batch)
-        model.train(training)
 
     def _pairs(self, model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
         if not self._hidden:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewbit.data.capturing.modes import evaluating
 from fewbit.data.describe import describe
 from fewbit.errors import DataError
 from fewbit.tuning.calling import ARGS, inputs_of, run, takes
@@ -65,10 +66,8 @@ def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> N
     Raises:
         DataError: the model does not take it, or does not answer what the task learns from.
     """
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model):
             task.loss(run(model, batch, getattr(task, "ANSWERS", ("labels",))), batch)
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
         if isinstance(error, torch.OutOfMemoryError):
@@ -82,8 +81,6 @@ def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> N
             try_="a step of your own that makes a sample what the model takes: "
             "preprocessing_steps=['file.py:function'] (--step file.py:function)",
         ) from error
-    finally:
-        model.train(training)
 
 
 def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[str]:

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fewbit.errors import UsageError, nearest
+from fewbit.numerics.sparsity import is_pruned
 from fewbit.tuning.learning_layers import Learning
-
-_LEAST = 1e-3
-"""The share of zeros from which on a weight is pruned; below it is one that happens to have a zero."""
 
 
 class Masks:
@@ -131,8 +129,9 @@ def pruned_zeros(weight: Tensor, padded: bool = False) -> Tensor | None:
     if weight.ndim < 2 or not weight.is_floating_point():
         return None
     zeros = weight.detach() == 0
-    share = float(zeros.float().mean())
-    return zeros if share - padded / len(weight) >= _LEAST and share < 1 else None
+    found, elements = int(zeros.sum()), weight.numel()
+    padding = elements // len(weight) if padded else 0
+    return zeros if is_pruned(found - padding, elements) and found < elements else None
 
 
 def remember_zeros(model: nn.Module, original: nn.Module) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from decoder_graphs import decoder, token_items
 from fewbit.errors import UsageError
+from fewbit.sparsity.job import Job
 from fewbit.sparsity.shrinking import graph_rules
+from fewbit.sparsity.stages.shrink import Settings, refuse
 from linked_graphs import LINKED, PICTURE, STOPPED, TOKENS, between, conv, linear, node, random, several, weights
 from onnx_graphs import model, run
 from shrinking_graphs import arrays, close, counts, gone, left, shrunk, without
@@ -166,8 +168,11 @@ def test_settings_say_how_many_and_of_what():
 
 
 def test_names_of_nothing_are_refused_all_at_once():
+    named = {"targets": ("stem", "a"), "ignore": ("re:head.*",)}
     with pytest.raises(UsageError, match=r"targets: 'stem' names no layer.*ignore: .*head"):
-        shrunk(STOPPED["residual"], targets=("stem", "a"), ignore=("re:head.*",))
+        shrunk(STOPPED["residual"], **named)
+    with pytest.raises(UsageError, match=r"targets: 'stem' names no layer.*ignore: .*head"):
+        refuse(Settings(channels=0.5, **named), STOPPED["residual"], Job("one-shot", None, None, None, None, None))
 
 
 def test_what_is_not_understood_stays_and_is_named():
@@ -197,6 +202,8 @@ def test_a_quantized_graph_is_refused():
     proto = model(nodes, TOKENS, {"y": None}, {"w": np.ones((8, 3), np.int8), "scale": np.float32(0.1)})
     with pytest.raises(UsageError, match="compute with codes"):
         shrunk(proto)
+    with pytest.raises(UsageError, match="compute with codes"):
+        refuse(Settings(channels=0.5), proto, Job("one-shot", None, None, None, None, None))
 
 
 def test_a_branch_that_reads_channels_keeps_them():

@@ -13,9 +13,11 @@ from fewbit.data.dataset import Dataset
 from fewbit.engine.run import view_of
 from fewbit.errors import UsageError
 from fewbit.model.points import Role
+from fewbit.schemes.presets import PRESETS
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.stages import quantize
 from fewbit.sparsity.use_cases._base import UseCase
+from sparse_examples import graph as classifying_graph
 from tuning_runs import language_model
 
 
@@ -141,3 +143,17 @@ def test_layers_that_are_ignored_stay_in_float():
     after = weights(quantize.run(model, quantize.Settings(ignore=("5",)), told))
     assert torch.equal(after["5.weight"], model[5].weight)
     assert not torch.equal(after["2.weight"], model[2].weight)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_a_preset_that_a_graph_cannot_hold_is_refused_before_anything_is_computed(preset, tmp_path):
+    model, drawn = onnx.load(classifying_graph(tmp_path / "model.onnx")), np.random.default_rng(0)
+    data = Dataset([{"input": drawn.normal(size=(1, 3, 16, 16)).astype("f4")} for _ in range(2)])
+    told, settings = job(model, data), quantize.Settings(preset=preset)
+    try:
+        quantize.refuse(settings, model, told)
+    except UsageError:
+        with pytest.raises(UsageError):  # with reason
+            quantize.run(model, settings, told)
+    else:
+        quantize.run(model, settings, told)

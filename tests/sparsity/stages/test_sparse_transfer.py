@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from drawn_shapes import write_folder
+from fewbit.cli._output import parse_options
 from fewbit.errors import UsageError
 from fewbit.modules.quantized import is_quantized
 from fewbit.numerics.sparsity import Pattern, kept
 from fewbit.sparsity.stages import train
+from fewbit.sparsity.verb import sparsify
 from sparse_runs import job, network, pictures, pruned_layers
 from tuning_runs import language_model, same, texts
 
@@ -111,6 +115,42 @@ def test_other_classes_are_refused_and_a_new_head_is_given_if_asked_for(tmp_path
         assert tuned.config.id2label == {0: "disc", 1: "square", 2: "triangle"} and model.config.num_labels == 5
     again, _ = transferred(model, train.Settings(new_head=True, **RUN), **data)
     assert same(tuned, again)
+
+
+def test_a_new_head_does_not_learn_from_the_old_one_but_may_from_a_teacher(tmp_path):
+    model = pruned(network(5))
+    data = {"data": str(write_folder(tmp_path / "shapes", train=24, val=12, size=16)), "validation": None}
+    short = RUN | {"max_steps": 2}
+    settings = train.Settings(new_head=True, quantize="w8a8", **short | {"distill": True})
+    alone, record = transferred(model, settings, **data)
+    assert [line["reason"] for line in record.lines if line["what"] == "not-distilled"] == [
+        "no teacher: the model that was given answers for other classes than the new head"
+    ]
+    without, plain = transferred(model, train.Settings(new_head=True, quantize="w8a8", **short), **data)
+    assert same(alone, without) and record.facts["train"]["loss"] == plain.facts["train"]["loss"]
+    _, taught = transferred(model, settings, teacher=network(3), **data)
+    assert taught.facts["train"]["loss"] != plain.facts["train"]["loss"]
+    assert all(line["what"] != "not-distilled" for each in (taught, plain) for line in each.lines)
+
+
+def test_the_refusal_of_other_classes_says_what_works(tmp_path):
+    """What it tells to try is tried, as the command line would."""
+    data = write_folder(tmp_path / "shapes", train=24, val=12, size=16)
+    call = {"mode": "sparse-transfer", "use_case": "image_classification", "max_steps": 1, "batch_size": 8}
+    with pytest.raises(UsageError) as error:
+        sparsify(pruned(network(5)), data, **call)
+    option = re.search(r"--option (\S+)", str(error.value))[1]
+    tuned = sparsify(pruned(network(5)), data, **call, **parse_options([option]))
+    assert [layer for layer in tuned.modules() if isinstance(layer, nn.Linear)][-1].out_features == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_network_of_few_bits_learns(dtype):
+    """Convolutions take no other floats than their own; the dense one that teaches it is of few bits too."""
+    model = pruned(network()).to(dtype)
+    tuned, record = transferred(model, train.Settings(quantize="w8a8", **RUN | {"distill": True}))
+    assert record.facts["train"]["after"]["loss"] < record.facts["train"]["before"]["loss"]
+    assert {each.dtype for each in tuned.parameters() if each.is_floating_point()} == {dtype}
 
 
 def test_a_new_head_needs_names_and_a_head():

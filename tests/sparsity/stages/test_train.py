@@ -99,8 +99,8 @@ def test_what_the_user_says_goes_before_the_recipe(monkeypatch):
     monkeypatch.setattr("fewbit.sparsity.stages.train.finetune", lambda *a, **k: seen.append(k) or a[0])
     model = network()
     model.fewbit_record = dense().fewbit_record
-    this = full_job(options={**OPTIONS, "max_steps": 12, "batch_size": 5, "seqlen": 7})
-    train.run(model, train.Settings(final=0.5, epochs=3, quantize="w8a8", batch_size=9), this)
+    this = full_job(options={**OPTIONS, "batch_size": 5, "seqlen": 7})
+    train.run(model, train.Settings(final=0.5, max_steps=12, quantize="w8a8", batch_size=9), this)
     assert [(each["max_steps"], each["batch_size"], each["method"]) for each in seen] == [(9, 5, "full"), (3, 5, "qat")]
     assert seen[1]["lr"] == pytest.approx(seen[0]["lr"] / 10) and "epochs" not in seen[0] and "seqlen" not in seen[0]
 

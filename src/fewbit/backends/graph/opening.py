@@ -95,7 +95,7 @@ def _sort(model: ir.Model, source: Any) -> None:
 
 
 def _own_names(model: ir.Model) -> None:
-    """Give lifted constants tensors of their own: onnx-ir would write their new names into the user's Constant nodes."""
+    """Give lifted constants tensors of their own: onnx-ir would write new names into the user's Constant nodes."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value

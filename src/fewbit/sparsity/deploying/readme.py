@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fewbit.modules.compact_file import SUFFIX
 from fewbit.sparsity.deploying import readme_commands as commands
@@ -56,21 +59,39 @@ def _running(folder: Path, written: Written, factory: str | None) -> list[str]:
                 commands.RESTORE,
             ]
     fast = ", freeze=True" if written.quantized else ""  # kernels for codes
+    block = partial(commands.in_torch, first_output=_first_output(folder), bfloat16=written.bfloat16)
     if (folder / PROGRAM).is_file():
-        found += ["In PyTorch, as a program: the model has other shapes than its code builds.", commands.PROGRAM]
+        found += ["In PyTorch, as a program: the model has other shapes than its code builds."]
+        found.append(block(commands.PROGRAM))
     elif written.kind == "fewbit" and written.code:
         found.append("In PyTorch; the folder holds tensors, and the code that builds the model is yours:")
-        build = f"factory={factory!r}" if factory else "model=your_model"
-        found.append(commands.FEWBIT.format(build=f", {build}{fast}") + "```")
-        if not factory:
+        if factory:
+            found.append(block(commands.FACTORY.format(factory=_absolute(factory), build=fast)))
+        else:
+            found.append(block(commands.FEWBIT.format(build=f", model=your_model{fast}")))
             found.append("`your_model` is one of the same build; its values are not used.")
     elif written.kind == "fewbit":
-        found += ["In PyTorch:", commands.FEWBIT.format(build=fast) + (commands.SAMPLE if has_samples else "") + "```"]
+        found += ["In PyTorch:", block(commands.FEWBIT.format(build=fast))]
         if not written.quantized:
             found.append("`model.save_pretrained('dense')` writes it as other tools read it, zeros and all.")
     if written.kind == "huggingface":
         found.append(commands.HUGGINGFACE)
     return found
+
+
+def _absolute(factory: str) -> str:
+    """A factory that is found from every folder: the README is run in its own."""
+    file, _, function = factory.rpartition(":")
+    return f"{Path(file).expanduser().resolve()}:{function}"
+
+
+def _first_output(folder: Path) -> str | None:
+    """The first output of the first sample; none where there is no sample that a model takes by names."""
+    first = [folder / name / "000.npz" for name in (INPUTS, OUTPUTS)]
+    if not all(path.is_file() for path in first):
+        return None
+    with np.load(first[0]) as inputs, np.load(first[1]) as outputs:
+        return next(iter(outputs.files), None) if inputs.files else None
 
 
 def _figures(record: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fewbit.data.arrays.leading_axis import fixed_batch
+from fewbit.data.capturing.modes import evaluating
 from fewbit.data.dataset import Dataset
 from fewbit.data.signature import read_signature
 from fewbit.sparsity.job import Job
@@ -39,6 +40,12 @@ class Sample:
     item: Any
     inputs: Arrays
     outputs: Arrays
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether the model takes bfloat16, which arrays hold as float32."""
+        args, kwargs = self.item if isinstance(self.item, tuple) else ((), self.item)
+        return any(getattr(value, "dtype", None) is torch.bfloat16 for value in (*args, *kwargs.values()))
 
 
 def items_of(model: Any, job: Job, count: int = _COUNT) -> list[Any]:
@@ -116,13 +123,8 @@ def _answers(model: nn.Module, item: Any) -> Arrays:
     args, kwargs = item
     place = next((each.device for each in model.parameters()), torch.device("cpu"))
     moved = [value.to(place) if isinstance(value, Tensor) else value for value in args]
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            outputs = model(*moved, **{n: v.to(place) if isinstance(v, Tensor) else v for n, v in kwargs.items()})
-    finally:
-        model.train(training)
+    with evaluating(model):
+        outputs = model(*moved, **{n: v.to(place) if isinstance(v, Tensor) else v for n, v in kwargs.items()})
     return {name: found for name, value in flat(outputs).items() if (found := _array(value)) is not None}
 
 

@@ -67,8 +67,12 @@ def _answers(program: Any, free: bool, sample: Sample) -> Arrays:
     size = len(next(iter(sample.inputs.values())))
     with torch.no_grad():
         outputs = flat(program(**_tensors(sample, 2 if free else 1)))
-    return {name: np.asarray(value[:size] if free and value.ndim else value) for name, value in outputs.items()}
+    plain = {name: value.float() if value.dtype is torch.bfloat16 else value for name, value in outputs.items()}
+    return {name: np.asarray(value[:size] if free and value.ndim else value) for name, value in plain.items()}
 
 
 def _tensors(sample: Sample, times: int) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.concatenate([value] * times)) for name, value in sample.inputs.items()}
+    found = {name: torch.from_numpy(np.concatenate([value] * times)) for name, value in sample.inputs.items()}
+    if not sample.is_bfloat16:
+        return found
+    return {name: value.bfloat16() if value.is_floating_point() else value for name, value in found.items()}

@@ -21,23 +21,24 @@ import torch
 from torch import Tensor
 
 from fewbit.algorithms._members import algorithm
+from fewbit.data.findings import Progress
 from fewbit.engine.collect import Statistics, collect
-from fewbit.engine.evidence import Evidence
+from fewbit.engine.evidence import ITEMS
 from fewbit.engine.fisher import Curvature, Curvatures
 from fewbit.engine.nearer import apart
 from fewbit.engine.plan import Plan, WeightPlan
-from fewbit.engine.questions import questions
 from fewbit.engine.solve import settle
 from fewbit.errors import DataError
-from fewbit.model.view import Item, ModelView
+from fewbit.model.view import ModelView
 from fewbit.schemes.config import Config
 from fewbit.sparsity.pruning.budgets import CAP, Curve
+from fewbit.sparsity.pruning.parts import JUDGES, Parts
 from fewbit.sparsity.pruning.planning import with_zeros
 from fewbit.sparsity.pruning.solvers import moments_fit
 
 _AROUND = (-0.3, -0.15, 0.0, 0.1, 0.2)  # shares that are tried, beside that of all: nobody knows more of the others
 _FEWER = (-0.2, 0.0, 0.15)  # where each of them takes a run of the model
-_SAMPLES = 64  # that second moments are taken of
+_ITEMS = 64  # that second moments are taken of
 _LARGE = 1 << 25  # elements: to settle more than these seven times takes longer than a better guess is worth
 
 Harm = Callable[[WeightPlan, Tensor], float]
@@ -59,17 +60,15 @@ class Sensed:
     trial: Callable[[WeightPlan, int], Tensor]
 
 
-def sensed(
-    view: ModelView, weights: Sequence[WeightPlan], share: float, evidence: Evidence, judges: Sequence[Item]
-) -> Sensed:
+def sensed(view: ModelView, weights: Sequence[WeightPlan], share: float, parts: Parts, progress: Progress) -> Sensed:
     """The curves of some weights.
 
     Args:
         view: of the float model, which is not changed.
         weights: with patterns and algorithms.
         share: of zeros in all layers together.
-        evidence: the data.
-        judges: items that answers are compared on, where there are no gradients.
+        parts: the data, of which what is kept aside is left alone.
+        progress: shows how far it is.
 
     Raises:
         DataError: the model fails on an item, or gives what is not finite.
@@ -78,39 +77,32 @@ def sensed(
     if sum(point.elements for point in points) > _LARGE or not moments_fit(points):
         rough = algorithm("wanda")
         weights = [replace(w, algorithm=rough, parameters={}) if w.algorithm.needs else w for w in weights]
-    seen = _statistics(view, weights, evidence)
+    seen = collect(view, Plan(Config(), tuple(weights), (), ()), parts.others(_ITEMS))
 
     def trial(w: WeightPlan, zeros: int) -> Tensor:
         return settle(view.read(w.point), with_zeros(w, zeros), seen).qtensor.dequantize()
 
-    how, harm = _harm(view, weights, evidence, judges, seen)
+    how, harm = _harm(view, weights, parts, seen)
     curves = []
-    for w in evidence.progress.track(weights, total=len(weights), label="sensitivity"):
+    for w in progress.track(weights, total=len(weights), label="sensitivity"):
         steps = _steps(view, w, share, _FEWER if how == "measured" else _AROUND)
         curves.append(Curve(steps, tuple(harm(w, trial(w, zeros)) for zeros in steps)))
     return Sensed(how, curves, trial)
 
 
-def _statistics(view: ModelView, weights: Sequence[WeightPlan], evidence: Evidence) -> Statistics:
-    assert evidence.dataset is not None
-    some = evidence.dataset.subset(min(_SAMPLES, evidence.samples or _SAMPLES))
-    return collect(view, Plan(Config(), tuple(weights), (), ()), some.inputs(view.signature(), evidence.batch_size))
+def _harm(view: Any, weights: Sequence[WeightPlan], parts: Parts, seen: Statistics) -> tuple[str, Harm]:
+    asked = list(parts.others(JUDGES))
 
-
-def _harm(
-    view: Any, weights: Sequence[WeightPlan], evidence: Evidence, judges: Sequence[Item], seen: Statistics
-) -> tuple[str, Harm]:
     def measured(w: WeightPlan, values: Tensor) -> float:
         one = view.copy()
         one.write(w.point, values)
-        return apart(view, [one], judges)[0]
+        return apart(view, [one], asked)[0]
 
     if "gradients" not in view.can:
         return "measured", measured
-    few, felt = evidence.few, Curvatures()
-    assert few is not None
+    felt = Curvatures()
     try:
-        felt.collect(view, [w.point for w in weights], questions(few, view.signature(), evidence.batch_size))
+        felt.collect(view, [w.point for w in weights], parts.questions(ITEMS))
     except DataError as error:
         if error.code != "no-gradients":
             raise

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from fewbit.algorithms._members import algorithm
@@ -69,7 +69,8 @@ class Settings:
     @property
     def pattern(self) -> Pattern:
         """Which elements of a weight may be zero."""
-        return Pattern.read(self.structure, self.sparsity, by_row=self.scope == "row")
+        pattern = Pattern.read(self.structure, self.sparsity, by_row=self.scope == "row")
+        return replace(pattern, together=self.scope == "global")
 
     def _faults(self) -> Iterator[Fault]:
         share = self.sparsity

@@ -8,17 +8,14 @@ convolutions is settled from one pass, and has those of all layers in memory at 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._members import Algorithm, algorithm
 from fewbit.model.ops import CONV, CONV_TRANSPOSE
 from fewbit.model.points import Point
 from fewbit.model.view import ModelView
-from fewbit.numerics.qtensor import QTensor
 from fewbit.sparsity.pruning.settings import Settings
 
 _ALL, _ONE = 4 << 30, 1 << 30  # bytes of second moments that may be held at once, and of one layer's
@@ -66,42 +63,23 @@ def solvers(view: ModelView, points: Sequence[Point], settings: Settings, *, dat
         data: whether there are samples.
     """
     name, _ = usual(view, points, settings, data=data)
-    own = Solver(keeping_zeros(algorithm(name, "prune")), dict(settings.parameters))
+    own = Solver(algorithm(name, "prune"), dict(settings.parameters))
     found = [own] * len(points)
     if "gram" in own.algorithm.needs:
-        lesser = keeping_zeros(algorithm(_NEXT, "prune"))
+        lesser = algorithm(_NEXT, "prune")
         reasons = _why_no_moments(view, points)
         found = [own if reason is None else Solver(lesser, {}, reason) for reason in reasons]
     if name == _SLOW and settings.algorithm is None:
-        swift = Solver(keeping_zeros(algorithm(_BEST, "prune")), {}, f"{_SLOW} takes long for a layer that is so wide")
+        swift = Solver(algorithm(_BEST, "prune"), {}, f"{_SLOW} takes long for a layer that is so wide")
         found = [swift if each is own and _places(p) > _WIDE else each for p, each in zip(points, found)]
     hidden = _hidden(view) if own.algorithm.needs else {}
-    least = keeping_zeros(algorithm(_LEAST, "prune"))
+    least = algorithm(_LEAST, "prune")
     return [Solver(least, {}, hidden[p.layer]) if p.layer in hidden else each for p, each in zip(points, found)]
 
 
 def moments_fit(points: Sequence[Point]) -> bool:
     """Whether second moments of what all these layers read may be held in memory at once."""
     return sum(map(_size, points)) <= _ALL
-
-
-def keeping_zeros(found: Algorithm) -> Algorithm:
-    """The same algorithm, whose results are zero wherever the weight was, if that had zeros before.
-
-    One that lets other weights make up for what is gone would fill old zeros again, of which a pattern says nothing.
-    """
-
-    def solve(problem: Problem, **parameters: Any) -> Solution:
-        solution: Solution = found.solve(problem, **parameters)
-        before = problem.weight == 0
-        values = solution.qtensor.dequantize()
-        if not bool((before & (values != 0)).any()):
-            return solution
-        cleared = QTensor.encode(values.masked_fill(before, 0.0), solution.qtensor.qparams)
-        return Solution(cleared, {**solution.facts, "zeros": int((cleared.dequantize() == 0).sum())})
-
-    same: Any = wraps(found.solve)(solve)  # with the parameters that it has
-    return replace(found, solve=same)
 
 
 def _hidden(view: Any) -> dict[str, str]:

@@ -49,8 +49,7 @@ def shrink_graph(model: Any, settings: Wish, job: Job) -> Any:
             does not answer as it should.
     """
     view = GraphView.of(model)
-    _refuse_quantized(view)
-    refuse_names(view.model, settings)
+    refuse_graph(view, settings)
     items = Items(view, job)
     view.probe(items.first)
     done = _shrunk(view, items, settings, job)
@@ -129,7 +128,12 @@ def _check(proto: Any) -> None:
         onnx.checker.check_model(proto, full_check=False)
 
 
-def _refuse_quantized(view: GraphView) -> None:
+def refuse_graph(view: GraphView, settings: Wish) -> None:
+    """Refuse a graph of codes, and names of layers that are not there.
+
+    Raises:
+        UsageError: one of these.
+    """
     names = quantized_nodes(view.model)
     if names:
         raise UsageError(
@@ -138,3 +142,4 @@ def _refuse_quantized(view: GraphView) -> None:
             expected="a float model",
             try_="shrink first, then quantize",
         )
+    refuse_names(view.model, settings)

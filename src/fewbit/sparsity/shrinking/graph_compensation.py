@@ -19,12 +19,12 @@ from fewbit.backends.graph.layers import Layer, layer_of
 from fewbit.backends.graph.nodes import real
 from fewbit.backends.graph.view import GraphView
 from fewbit.backends.graph.weights import read_weight, write_weight
+from fewbit.numerics.sparsity import is_pruned
 from fewbit.sparsity.shrinking.graph_statistics import Seen
 from fewbit.sparsity.shrinking.graph_walk import Walk
 
 Array = NDArray[np.float64]
 _DAMP = 1e-3  # of the mean variance
-_PRUNED = 0.1  # a weight with so many zeros was made sparse on purpose
 
 
 @dataclass
@@ -83,7 +83,7 @@ def apply(small: GraphView, found: Mapping[str, Change]) -> None:
 
 def _unfit(layer: Layer, weight: Array, seen: Seen) -> str:
     """Why a weight is left as it is."""
-    if np.count_nonzero(weight) < (1 - _PRUNED) * weight.size:
+    if is_pruned(weight.size - int(np.count_nonzero(weight)), weight.size):
         return "its weight is pruned, and keeps its zeros"
     if len(layer.weight_value.uses()) > 1:
         return "other layers read the same weight"

@@ -10,7 +10,7 @@ A member is a file with
 - `run(model, settings, job) -> model`: does it. The model it gives is a new one, or the one it was given where that is
   not the user's; what it did is in `job.record`: a line for each layer, and its facts under the name of the stage.
 
-Stages of a recipe run in its order: `prune`, `shrink`, `train`, `quantize`. A model is an `nn.Module` or an ONNX
+Stages run in the order of the recipe; what makes codes comes last. A model is an `nn.Module` or an ONNX
 `ModelProto`; `fewbit.engine.run.view_of` gives the view of either.
 """
 

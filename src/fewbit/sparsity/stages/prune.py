@@ -36,7 +36,7 @@ from fewbit.sparsity.pruning.sharing import shared_out
 
 __all__ = ["Settings", "refuse", "run"]
 
-_TEXT = ("seqlen", "pack", "text_column")
+_TEXT = ("seqlen", "pack")
 
 
 def refuse(settings: Settings, model: Any, job: Job) -> None:
@@ -69,14 +69,14 @@ def run(model: Any, settings: Settings, job: Job) -> Any:
     options = Options(**said, batch_size=batch_of(view.signature(), job))
     dataset: Dataset | None = None
     if job.calibration is not None:
-        text: dict[str, Any] = {"seqlen": options.seqlen, "pack": options.pack, "column": options.text_column}
-        dataset = as_inputs(job.calibration, model, view.signature(), **text)
+        dataset = as_inputs(job.calibration, model, view.signature(), seqlen=options.seqlen, pack=options.pack)
         probe(view, dataset, options.batch_size)
     record = Record("prune")
     found = pruning_plan(view, settings, data=dataset is not None)
     _tell(found, record)
     if settings.budget == "sensitivity" and dataset is not None:
-        found = _budgeted(view, found, settings, Evidence(dataset, job.samples, progress=job.progress), record)
+        evidence = Evidence(dataset, job.samples, options.batch_size, progress=job.progress)
+        found = _budgeted(view, found, settings, evidence, record)
     if dataset is not None and settings.correct and not wants_walk(view, found.plan):
         options = replace(options, correct="fast_bias_correction")
     result = execute(
@@ -111,8 +111,7 @@ def _budgeted(view: ModelView, found: Pruning, settings: Settings, evidence: Evi
     shares = by_the_first(shared_out)(view, found, settings.pattern.share, evidence)
     record.facts["budget"] = {**shares.facts, "used": shares.zeros is not None}
     if shares.zeros is None:
-        reason = "answers to items kept aside would not be nearer otherwise: all layers have the same share of zeros"
-        record.note("budget", reason, **shares.facts)
+        record.note("budget", f"{shares.why_not}: all layers have the same share of zeros", **shares.facts)
         return found
     record.note("budget", "layers that answers depend on less have more of the zeros", **shares.facts)
     return found.with_zeros(shares.zeros)

@@ -12,10 +12,13 @@ from typing import Any
 
 from fewbit.data.keys import is_count
 from fewbit.engine.delivery import Delivery
+from fewbit.engine.fitting import without_input
 from fewbit.engine.options import Options
+from fewbit.engine.plan import Plan, describe
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.engine.run import require_data, view_of
+from fewbit.engine.static import refuse_schemes
 from fewbit.engine.usual import usual
 from fewbit.errors import UsageError, nearest
 from fewbit.model.points import Role
@@ -53,7 +56,7 @@ class Settings:
 
 
 def refuse(settings: Settings, model: Any, job: Job) -> None:
-    """A preset with static activations and no data; a layer to be ignored that is not there.
+    """Static activations and no data; a layer to be ignored that is not there; codes that ONNX has no types for.
 
     Raises:
         UsageError: one of these.
@@ -62,6 +65,32 @@ def refuse(settings: Settings, model: Any, job: Job) -> None:
     plan = make_plan(view, _configured(settings, view, job))
     if job.calibration is None:
         require_data(plan, None)
+    if "place" in view.can:
+        _refuse_graph(plan, view)
+
+
+def _refuse_graph(plan: Plan, view: ModelView) -> None:
+    """Ask what is otherwise found out when the codes are written: whether a graph can hold them."""
+    from fewbit.backends.graph.weight_codes import storage_type
+
+    if plan.static:
+        refuse_schemes(plan)
+        return
+    plan = without_input(plan, view)
+    dynamic = {each.point.layer for each in plan.activations if each.dynamic}
+    for each in plan.weights:
+        layer, grid = each.point.layer, each.grid
+        if layer not in dynamic:
+            storage_type(grid.dtype, layer)
+            continue
+        integer = grid.dtype.is_integer and grid.dtype.bits <= 8 and not grid.free_zero
+        if not integer or each.block not in (each.point.shape, (1, *each.point.shape[1:])):
+            raise UsageError(
+                f"{describe(grid)} for a layer whose input is rounded in each call",
+                where=layer,
+                expected="int8 or uint8 codes by tensor or channel, as in w8a8_dynamic",
+                try_="another preset",
+            )
 
 
 def run(model: Any, settings: Settings, job: Job) -> Any:

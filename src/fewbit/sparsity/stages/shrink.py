@@ -63,15 +63,22 @@ class Settings:
 
 
 def refuse(settings: Settings, model: Any, job: Job) -> None:
-    """Of a module: no sample to run it on, codes in the place of weights, names of layers that are not there.
+    """Codes in the place of weights, names of layers that are not there; of a module, no sample to run it on.
 
     Raises:
         UsageError: one of these.
     """
-    if not isinstance(model, nn.Module) or not (settings.channels or settings.heads):
+    if not (settings.channels or settings.heads):
         return
     from fewbit.engine.run import view_of
     from fewbit.sparsity.shrinking.naming import refuse_names
+
+    if not isinstance(model, nn.Module):
+        from fewbit.sparsity.shrinking.graph import refuse_graph
+
+        view: Any = view_of(model)
+        refuse_graph(view, settings)
+        return
 
     if job.calibration is None:
         raise UsageError(

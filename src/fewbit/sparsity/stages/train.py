@@ -44,7 +44,7 @@ def refuse(settings: Settings, model: Any, job: Job) -> None:
     found = faults.tried(lambda: phases(model, settings, job))
     faults.tell()
     assert found is not None
-    rehearse(model, job, found[0].options, distill=settings.distill, new_head=settings.new_head)
+    rehearse(model, job, found[0].options, distill=_distills(settings, job), new_head=settings.new_head)
 
 
 def run(model: nn.Module, settings: Settings, job: Job) -> nn.Module:
@@ -55,6 +55,9 @@ def run(model: nn.Module, settings: Settings, job: Job) -> nn.Module:
         classes = open_for(model, job, plan[0].options).classes or job.classes
         model = headed(model, classes, new_head=True)
         job.record.note("new-head", f"the head of the model starts anew, for {len(classes or ())} classes")
+        if settings.distill and not _distills(settings, job):
+            reason = "no teacher: the model that was given answers for other classes than the new head"
+            job.record.note("not-distilled", reason)
     if settings.pattern is not None:
         for layer, reason in choose(model, settings).dense:
             job.record.note("dense", reason, where=layer)
@@ -76,7 +79,7 @@ def _learned(model: nn.Module, settings: Settings, job: Job, phase: Phase) -> nn
         job.data,
         method=phase.method,
         task=job.task,
-        teacher=teacher_of(job) if settings.distill else None,
+        teacher=teacher_of(job) if _distills(settings, job) else None,
         output=None if job.work is None else job.work / "train" / phase.name,
         validation=job.validation,
         progress=job.progress,
@@ -84,6 +87,11 @@ def _learned(model: nn.Module, settings: Settings, job: Job, phase: Phase) -> nn
         pruning=phase.pruning,
         **phase.options,
     )
+
+
+def _distills(settings: Settings, job: Job) -> bool:
+    """Whether there is a teacher: to a new head the model's old one teaches nothing, only one that the user named."""
+    return settings.distill and not (settings.new_head and job.teacher is None)
 
 
 def _facts(runs: list[dict[str, Any]]) -> dict[str, Any]:
