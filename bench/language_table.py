@@ -42,7 +42,8 @@ def text(rows: list[Row]) -> str:
 
 def format_table(rows: list[Row]) -> str:
     """A line for each way."""
-    head = ["", "seeds", "seconds", "× plain forward", "memory", *(f"{name} perplexity" for name in TEXTS), "parts"]
+    texts = [f"{name} perplexity" for name in TEXTS]
+    head = ["", "seeds", "seconds", "× plain forward", "memory", *texts, "parts", "measured"]
     return table(head, [way_line(side, way, mine) for side, way, mine in ways(rows)])
 
 
@@ -61,12 +62,14 @@ def way_line(name: str, way: str, rows: list[Row]) -> list[str]:
     failed = [row["failed"].replace("|", "\\|") for row in rows if "failed" in row]
     title = name if way in ("auto", "hqq") and name in ("fewbit", "hqq") else f"{name}, {way}"
     if not done:
-        return [title, "", f"failed: {failed[0]}", *[""] * 5]
+        return [title, "", f"failed: {failed[0]}", *[""] * 6]
     memory = max(row.get("device_peak", row["peak"]) for row in done)
     told = [title, str(len(done)), *timed([row for row in done if row.get("together", 1) == 1])]
     told.append(f"{memory / 1e9:.1f} GB")
     told += [spread([row[name] for row in done]) for name in TEXTS]
-    return [*told, f"failed: {failed[0]}" if failed else shares(done)]
+    # What was not measured in one go may have met another machine.
+    when = ", ".join(dict.fromkeys(row["when"] for row in done))
+    return [*told, f"failed: {failed[0]}" if failed else shares(done), when]
 
 
 def timed(rows: list[Row]) -> list[str]:

@@ -15,7 +15,11 @@ from fewbit.tuning.faults import Faults
 from fewbit.tuning.options import Options
 
 _OWN_TOO = ("epochs", "max_steps", "lr", "batch_size")
-_OWN = {"preset": "quantize", "targets": "nothing: no adapters are trained here"}
+_OWN = {
+    "preset": "quantize",
+    "targets": "nothing: no adapters are trained here",
+    "hold_zeros": "nothing: zeros hold here, whatever is trained",
+}
 """Options of `finetune` that are said elsewhere."""
 
 

@@ -152,3 +152,8 @@ def test_layers_that_do_not_take_the_pattern_are_told_and_can_be_left_out():
         train.refuse(train.Settings(structure="2:4"), model, full_job())
     found = train.choose(model, train.Settings(structure="2:4", ignore=("2",)))
     assert [point.layer for point in found.points] == ["0"]
+
+
+def test_zeros_cannot_be_let_go():
+    with pytest.raises(UsageError, match="hold_zeros"):
+        train.Settings(options={"hold_zeros": False})
