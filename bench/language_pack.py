@@ -4,7 +4,7 @@
     python bench/language_pack.py [--sides autoround,llmcompressor] [--python 3.12] [--out .bench/pack]
 
 A folder for each side has the packages of its pins, for the Python of that machine, without those that a machine with
-PyTorch and transformers has. `fewbit` has ours and a reader of GGUF; `data-0`, `data-1` … the model, in parts, and the
+PyTorch and transformers has. `fewbit` has ours; `data-0`, `data-1` … the model, in parts, and the
 tokens. They may travel one by one: what is there is used. `datasets` is a stub: nobody loads data there.
 """
 
@@ -46,7 +46,7 @@ def __getattr__(name):
     return type(name, (), {})
 '''
 STUB_PLACES = ("datasets", "datasets/formatting", "datasets/formatting/formatting")
-OURS = ("orjson", "gguf")
+OURS = ("orjson", "gguf", "zstandard")
 TRIMMED = ("__pycache__", "tests", "test", "bin", "benchmarks")
 
 

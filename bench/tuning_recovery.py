@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of what few bits cost is won back by learning from the float model: SmolLM2-135M, int4 weights.
+"""How much of what few bits cost is won back by learning: a language model, and networks for pictures.
 
-    python bench/tuning_recovery.py [--device cuda] [--packages .bench/pack] [--steps 300] [--lr 2e-5] [--way rtn]
+    python bench/tuning_recovery.py language [--device cuda] [--packages .bench/pack] [--way rtn] [--steps 300]
+    python bench/tuning_recovery.py cnn [--device cuda] [--packages .bench/pack] [--weights resnet=FILE] [--steps 300]
 
-The model and the texts are those of bench/language_data.py. Weights become int4 in groups of 64 (`rtn`: plain rounding,
-`gptq`: what `compress_weights` does), the result is trained by `finetune(method="distill")` on passages that neither
-calibrated it nor are judged on, and its perplexity is compared on two texts: recovered is (before - after) / (before -
-float).
+A line of JSON for each measurement; recovered is (after - before) / (float - before). What is judged on is never
+learned from, and nothing is chosen by it: the weights of the last step count. Part `language` is
+bench/tuning_recovery_language.py, part `cnn` bench/tuning_recovery_cnn.py; each is asked in a process that has the
+packages.
 """
 
 from __future__ import annotations
@@ -15,85 +16,45 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import language_pack
 import peers
+import sparsity_data
+import tuning_recovery_cnn
+import tuning_recovery_language
 
 ROOT = Path(__file__).parents[1]
-SAMPLES = 64
+PARTS: dict[str, Any] = {"language": tuning_recovery_language, "cnn": tuning_recovery_cnn}
 
 
 def main() -> None:
-    """Prepare the model, and ask a process that has the packages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--packages", type=Path)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=2e-5)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--way", default="rtn,gptq")
-    parser.add_argument("--judged", type=int, default=64)
-    parser.add_argument("--asked", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    """Prepare model and data, and ask a process that has the packages."""
+    given = arguments()
     if given.asked:
-        measure(given, *json.loads(given.asked))
+        PARTS[given.part].measure(given, *json.loads(given.asked))
         return
     variables = peers.environment()
     if given.packages is not None:
-        language_pack.unpack(given.packages)
+        (language_pack if given.part == "language" else sparsity_data).unpack(given.packages)
         variables = language_pack.environment(variables, given.packages, "fewbit")
-    prepare = [sys.executable, str(ROOT / "bench" / "language_data.py")]
-    made = subprocess.run(prepare, env=variables, check=True, capture_output=True, text=True).stdout.split()
+    prepare = [sys.executable, str(ROOT / "bench" / PARTS[given.part].DATA)]
+    made = subprocess.run(prepare, env=variables, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     subprocess.run([sys.executable, __file__, *sys.argv[1:], "--asked", json.dumps(made)], env=variables, check=True)
 
 
-def measure(given: argparse.Namespace, folder: str, tokens: str) -> None:
-    """Print a line of JSON for each way."""
-    import torch
-    from safetensors.torch import load_file
-    from torch.utils.data import DataLoader
-
-    import fewbit
-    from fewbit.schemes.scope import IgnoredScope
-    from language_worker import load, perplexity
-
-    ids = load_file(tokens)
-    texts = torch.cat([ids["training"], ids["calibration"][SAMPLES:]])
-    model = load(folder, given.device)
-    rows = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in texts]
-    ends = IgnoredScope(names=["lm_head", "model.embed_tokens"], validate=False)
-    calibration = [{"input_ids": part.to(given.device)} for part in ids["calibration"][:SAMPLES].split(4)]
-
-    def judged(one: Any) -> dict[str, float]:
-        return {text: perplexity(one.eval().to(given.device), ids[text][: given.judged]) for text in ("wiki", "docs")}
-
-    plain = judged(model)
-    for way in given.way.split(","):
-        how: dict[str, Any] = {"algorithm": "rtn"} if way == "rtn" else {"dataset": calibration, "subset_size": SAMPLES}
-        small = fewbit.compress_weights(model, mode="int4_sym", group_size=64, ignored_scope=ends, **how)
-        before = judged(small)
-        start = time.perf_counter()
-        tuned = fewbit.finetune(
-            small,
-            DataLoader(rows, batch_size=given.batch_size, shuffle=True, generator=torch.Generator().manual_seed(0)),
-            method="distill",
-            teacher=model,
-            task="causal_lm",
-            max_steps=given.steps,
-            lr=given.lr,
-            temperature=given.temperature,
-            device=given.device,
-            validation=False,
-        )
-        seconds = time.perf_counter() - start
-        after = judged(tuned)
-        share = {text: (before[text] - after[text]) / (before[text] - plain[text]) for text in plain}
-        told = {"way": way, "float": plain, "before": before, "after": after, "recovered": share, "seconds": seconds}
-        print(json.dumps(told | {"steps": given.steps, "lr": given.lr, "rows": len(rows)}), flush=True)
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    for name, part in PARTS.items():
+        one = parts.add_parser(name, description=part.__doc__)
+        one.add_argument("--device", default="cpu")
+        one.add_argument("--packages", type=Path, help="from bench/language_pack.py, where there is no network")
+        one.add_argument("--asked", help=argparse.SUPPRESS)
+        part.add_arguments(one)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

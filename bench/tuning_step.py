@@ -1,38 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step of ours beside a bare PyTorch loop that does the same: the ratio of their times, side by side.
 
-    python bench/tuning_step.py [--device cuda] [--precision bf16] [--model FOLDER] [--batch-size 8] [--length 512]
+    python bench/tuning_step.py [--device cuda] [--precision bf16] [--size 135m | --model FOLDER] [--length 512]
 
 Both train the same model on the same batches with AdamW, clipping and a cosine rate, in turns, a block of steps each;
-the ratio is that of the medians over blocks. Evaluations and checkpoints are left out of both.
+the ratio is that of the medians over blocks. Evaluations and checkpoints are left out of both. A line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import statistics
 import time
 
 import torch
 from torch.utils.data import DataLoader
 
+import tuning_llama
 from fewbit.data.findings import Progress
 from fewbit.tuning.finetune import finetune
 
 
 def main() -> None:
-    """Measure, and print one line a side and the ratio."""
+    """Measure, and print a line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="bf16" if torch.cuda.is_available() else "fp32")
-    parser.add_argument("--model", help="a Hugging Face folder; a small random Llama if not given")
+    parser.add_argument("--size", choices=tuning_llama.SIZES, default="small", help="of a Llama of random weights")
+    parser.add_argument("--model", help="a Hugging Face folder, instead")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20, help="of a block")
     parser.add_argument("--blocks", type=int, default=5)
     given = parser.parse_args()
-    model = _model(given.model)
+    model = tuning_llama.make(given.size) if given.model is None else _opened(given.model)
     ids = torch.randint(5, model.config.vocab_size, (given.steps * given.batch_size, given.length))
     rows = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in ids]
     loader = DataLoader(rows, batch_size=given.batch_size)
@@ -43,19 +46,17 @@ def main() -> None:
             taken = side(model, loader, given)
             if block:  # the first one warms up
                 seconds[name].append(taken)
-    for name, each in seconds.items():
-        spread = f"{1000 * min(each):.2f} to {1000 * max(each):.2f}"
-        print(f"{name:<8}{1000 * statistics.median(each):9.2f} ms a step ({spread})")
-    print(f"ratio   {statistics.median(seconds['fewbit']) / statistics.median(seconds['bare']):9.3f}")
+    middle = {name: statistics.median(each) for name, each in seconds.items()}
+    told = {"device": given.device, "model": given.model or given.size, "precision": given.precision}
+    told |= {"batch_size": given.batch_size, "length": given.length, "seconds": seconds}
+    print(json.dumps(told | {"median": middle, "ratio": middle["fewbit"] / middle["bare"]}), flush=True)
 
 
-def _model(folder: str | None) -> torch.nn.Module:
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+def _opened(folder: str) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
 
-    if folder is not None:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 6, "num_attention_heads": 8}
-    return LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=8192))
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model
 
 
 def _bare(model: torch.nn.Module, loader: DataLoader, given: argparse.Namespace) -> float:

@@ -24,7 +24,7 @@ def test_every_member_has_a_stage():
     assert by_stage["rotate"] == ["rotation"]
     assert by_stage["prepare"] == ["awq", "equalization", "smooth_quant"]
     assert {"adaround", "rtn", "scale_search"} <= set(by_stage["round"])
-    assert by_stage["prune"] == ["alps", "magnitude", "sparse_gpt", "wanda"]
+    assert by_stage["prune"] == ["alps", "magnitude", "sparse_gpt", "stepwise", "wanda"]
     assert by_stage["correct"] == ["bias_correction", "fast_bias_correction"]
 
 

@@ -4,11 +4,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from algorithms.pruning import FLOAT, inputs, off, problem, seen
-from fewbit.algorithms import _columns, adaround, gptq, scale_search, sign_round, sparse_gpt
+from fewbit.algorithms import _columns, adaround, gptq, hqq, scale_search, sign_round, sparse_gpt
+from fewbit.algorithms._base import Problem
 from fewbit.algorithms._block import BlockProblem
 from fewbit.engine.experts import merged
 from fewbit.numerics.blocks import QSchemeType
@@ -91,6 +93,35 @@ def test_a_few_zeros_are_not_held_and_a_free_zero_point_says_what_it_loses():
     assert "zeros_kept" not in gptq.solve(case).facts  # one in 1440 is chance
     free = Grid(Dtype.uint4, **GROUP, symmetric=False, float_zero=True)
     assert gptq.solve(pruned(free)).facts["zeros_lost"] == 144
+
+
+FREE = Grid(Dtype.uint4, **GROUP, symmetric=False, float_zero=True)
+
+
+@pytest.mark.parametrize("grid", [*GRIDS.values(), FREE], ids=[*GRIDS, "free zero"])
+def test_hqq(grid):
+    case = pruned(grid)
+    found = hqq.solve(case)
+    assert bool((found.qtensor.dequantize()[case.weight == 0] == 0).all())
+    assert found.facts["zeros_kept"] == 144 and found.qtensor.grid == grid
+    assert found.facts["error"] <= found.facts["error_rtn"]
+
+
+def test_hqq_goes_on_learning_with_integer_zero_points():
+    """Blocks are still found better than plain rounding, and the zero points of a free grid are codes."""
+    weight = torch.tensor(np.random.default_rng(0).standard_t(4, (32, 64)), dtype=torch.float32)
+    weight[:, ::2] = 0
+    grid = FREE.replace(dtype=Dtype.uint3)
+    case = Problem(weight, grid, grid.weight_block((32, 64)))
+    found = hqq.solve(case)
+    zero = found.qtensor.qparams.zero_point
+    assert torch.equal(zero, zero.round()) and float(zero.min()) >= 0 and float(zero.max()) <= 7
+    assert found.facts["won"] > 0.2 and found.facts["p_error"] < found.facts["p_error_rtn"]
+    # A weight that is only shifted has no zeros to keep: its zero points stay free.
+    shifted = hqq.solve(replace(case, weight=weight + 0.01))
+    assert "zeros_kept" not in shifted.facts and not torch.equal(
+        shifted.qtensor.qparams.zero_point, shifted.qtensor.qparams.zero_point.round()
+    )
 
 
 @pytest.mark.parametrize("grid", [GRIDS["int4 full range"], GRIDS["uint4 asymmetric"]], ids=["int4", "uint4"])

@@ -54,7 +54,7 @@ def solve(name, case, **parameters):
 
 
 def test_they_are_there():
-    assert MEMBERS == ["alps", "magnitude", "sparse_gpt", "wanda"]
+    assert MEMBERS == ["alps", "magnitude", "sparse_gpt", "stepwise", "wanda"]
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
@@ -160,7 +160,7 @@ def test_inputs_that_say_nothing_are_no_trouble(name):
         odd = replace(case, statistics=told, held_out_statistics=told, shared={})
         found = solve(name, odd)
         assert found.qtensor.dequantize().isfinite().all() and found.facts["zeros"] == 72
-        if name in ("sparse_gpt", "alps"):
+        if name in ("sparse_gpt", "alps", "stepwise"):
             assert found.facts.get("dead_features", 0) == int((gram.diagonal() <= 0).sum())
             assert ("few_positions" in found.facts) == (positions < 24)
             assert (found.facts.get("damping", 0) > 0.01) == (gram is wrong)
@@ -213,7 +213,7 @@ def test_kernels(name, pattern, grid):
     answers = [torch.nn.functional.conv2d(images, each) for each in (weight, values)]
     lost = (answers[0] - answers[1]).square().mean() / answers[0].square().mean()
     assert float(lost) == pytest.approx(found.facts["output_error"], rel=1e-2)
-    if name in ("alps", "sparse_gpt"):
+    if name in ("alps", "sparse_gpt", "stepwise"):
         assert lost < 0.7 * found.facts["output_error_magnitude"]
         by_feature = replace(case, statistics={"gram": {"gram": torch.eye(4), "count": torch.tensor(4)}}, shared={})
         assert "features" in solve(name, by_feature).facts["fallback"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algorithms.pruning import FLOAT, inputs, off, problem, seen
-from fewbit.algorithms import _support_columns, alps, magnitude, scale_search, sparse_gpt, wanda
+from fewbit.algorithms import _support_columns, alps, magnitude, scale_search, sparse_gpt, stepwise, wanda
 from fewbit.algorithms._answers import Answers
 from fewbit.algorithms._base import Problem
 from fewbit.algorithms._columns import Columns
@@ -99,14 +99,16 @@ def brute(weight, gram, keep):
     return losses
 
 
-@pytest.mark.parametrize(("solver", "often"), [(sparse_gpt, 8), (alps, 20)], ids=["sparse_gpt", "alps"])
+@pytest.mark.parametrize(
+    ("solver", "often"), [(sparse_gpt, 8), (alps, 20), (stepwise, 12)], ids=["sparse_gpt", "alps", "stepwise"]
+)
 def test_of_all_masks_nearly_the_best(solver, often):
     """3 of 6 in thirty rows: the best mask this often, and all in all within a factor; fitted to its mask always."""
     hits, ours, bests = 0, 0.0, 0.0
     for seed in range(30):
         case = replace(problem(Pattern(0.5), seed, (1, 6)), held_out=None, held_out_statistics={})
         gram, weight = damped(case, 1e-6), case.weight[0].double()
-        losses, found = brute(weight, gram, 3), solver.solve(case, damping=1e-6)
+        losses, found = brute(weight, gram, 3), solver.solve(case, damping=1e-6, apart=0.0)
         lost = found.qtensor.dequantize()[0].double() - weight
         loss, best = float(lost @ gram @ lost), min(losses.values())
         assert loss >= best * (1 - 1e-3)
@@ -127,7 +129,7 @@ def test_the_more_is_known_the_less_is_lost(pattern):
     assert means[2] < 0.85 * means[0] and means[3] < 0.9 * means[2]
 
 
-@pytest.mark.parametrize("solver", [sparse_gpt, alps], ids=["sparse_gpt", "alps"])
+@pytest.mark.parametrize("solver", [sparse_gpt, alps, stepwise], ids=["sparse_gpt", "alps", "stepwise"])
 @pytest.mark.parametrize("pattern", [Pattern(0.5), Pattern.read("2:4")], ids=lambda p: p.text)
 def test_codes_and_zeros_found_together_beat_zeros_and_then_codes(solver, pattern):
     """The float result rounded afterwards, with scales searched for it: never nearer, and farther all in all."""
@@ -167,7 +169,7 @@ def test_runs_make_up_for_what_those_before_them_lost(monkeypatch):
     assert losses[32] < losses[1000]
 
 
-@pytest.mark.parametrize("solver", [sparse_gpt, alps], ids=["sparse_gpt", "alps"])
+@pytest.mark.parametrize("solver", [sparse_gpt, alps, stepwise], ids=["sparse_gpt", "alps", "stepwise"])
 def test_the_wanted_answers_and_not_the_weight_are_what_counts(solver):
     """A layer whose inputs are off by a known factor makes up for it beside its own zeros."""
     case = problem(Pattern(0.3), shape=(8, 24), positions=(2048, 512), wanted=lambda x, w: x @ (1.3 * w).T)
@@ -184,7 +186,7 @@ def test_a_pull_that_is_strong_keeps_it_where_it_was():
     assert off(case, near).sum() < off(case, far).sum()
 
 
-@pytest.mark.parametrize("solver", [sparse_gpt, alps], ids=["sparse_gpt", "alps"])
+@pytest.mark.parametrize("solver", [sparse_gpt, alps, stepwise], ids=["sparse_gpt", "alps", "stepwise"])
 def test_parameters_are_checked(solver):
     for wrong in ({"damping": 0.0}, {"pull": -1.0}, {"damping": float("nan")}, {"refine": -1}, {"sweeps": -1}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -226,7 +228,7 @@ def test_blocks_with_zeros_in_their_corners_are_counted_as_blocks(block):
     assert int(gone.sum()) == 128 and not mask[holes].any()
 
 
-@pytest.mark.parametrize("solver", [sparse_gpt, alps])
+@pytest.mark.parametrize("solver", [sparse_gpt, alps, stepwise])
 @pytest.mark.parametrize("share", [0.01, 0.3])
 def test_a_few_stray_zeros_are_not_filled_and_count(solver, share):
     """Fewer than one in a thousand: nobody pruned the weight, and what is zero is so all the same."""
@@ -237,3 +239,33 @@ def test_a_few_stray_zeros_are_not_filled_and_count(solver, share):
     values = found.qtensor.dequantize()
     assert not values[strays].any()
     assert int((values == 0).sum()) == count(share, values.numel()) == found.facts["zeros"]
+
+
+def test_features_taken_apart_are_weighed_by_what_they_give_alone():
+    """All the way apart nothing makes up for anything, and the zeros are those of Wanda."""
+    case = problem(Pattern(0.5), seed=4, shape=(10, 32))
+    alone = stepwise.solve(case, apart=1.0, damping=1e-9, steps=1).qtensor.dequantize()
+    plain = wanda.solve(replace(case, importance=case.statistics["gram"]["gram"].diagonal()[None])).qtensor.dequantize()
+    assert torch.equal(alone != 0, plain != 0) and torch.allclose(alone, plain, atol=1e-5)
+
+
+def test_features_in_other_company_are_answered_better_by_weights_found_apart():
+    """Judged on inputs whose features are as large as those that were seen, and go together otherwise."""
+    losses = dict.fromkeys((0.0, 0.5), 0.0)
+    for seed in range(6):
+        case = replace(problem(Pattern(0.5), seed, (16, 48)), held_out=None, held_out_statistics={})
+        there, sizes = inputs(seed + 50, 2000, 48), case.statistics["gram"]["gram"].diagonal() / 256
+        judge = replace(case, statistics=seen(there * (sizes / there.square().mean(0)).sqrt()))
+        for apart in losses:
+            found = stepwise.solve(replace(case, shared={}), apart=apart).qtensor.dequantize()
+            losses[apart] += float(off(judge, found).sum())
+    assert losses[0.5] < 0.9 * losses[0.0]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.3, 0.55])
+def test_zeros_in_steps_are_dealt_evenly_and_never_come_back(share):
+    case = problem(Pattern(share), seed=5, shape=(10, 33))
+    shares = [each.share for each in stepwise.growing(Pattern(share), 8)]
+    assert shares == sorted(shares) and shares[-1] == share and len(shares) == 8
+    zeros = (stepwise.solve(case).qtensor.dequantize() == 0).sum(1)
+    assert int(zeros.sum()) == count(share, 330) and int(zeros.max() - zeros.min()) <= 1

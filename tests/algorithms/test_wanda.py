@@ -90,7 +90,7 @@ def test_narrow_floats_keep_their_values(dtype):
     assert torch.equal(found[found != 0], case.weight.float()[found != 0])
 
 
-@pytest.mark.parametrize("name", ["alps", "magnitude", "sparse_gpt", "wanda"])
+@pytest.mark.parametrize("name", ["alps", "magnitude", "sparse_gpt", "stepwise", "wanda"])
 def test_importing_an_algorithm_sets_nothing_for_others(name):
     """Defect (m): how precise everybody's products are was changed by an import."""
     before = (

@@ -62,7 +62,7 @@ def kept_by_turns(case: Compensation, steps: int) -> tuple[Tensor, Tensor, int]:
 
 
 def _axes(case: Compensation) -> Axes:
-    known, key = case.matrix.flat.shared, ("prune", "axes", case.effort.damping)
+    known, key = case.matrix.flat.shared, ("prune", "axes", case.effort.damping, case.effort.apart)
     if key not in known:
         units = case.moment.gram.diagonal().sqrt()
         values, vectors = torch.linalg.eigh((case.moment.gram / units / units[:, None]).double())

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fewbit.algorithms._base import Problem
 
+_LITTLE = 1e-6  # of the mean of H's diagonal: what holds back a feature that nothing is known of
+
 
 class Answers:
     """What one part of the items says of a layer.
@@ -35,7 +37,13 @@ class Answers:
         damped.diagonal().add_(share)
         return torch.linalg.cholesky(damped).float(), share
 
-    def best(self, rows: slice, factor: Tensor, share: float) -> Tensor:
+    def factor_by_feature(self, pull: float) -> tuple[Tensor, Tensor]:
+        """L Lᵀ = H + diag(λ), float32, and λ `[in]`: each feature is held back by `pull` of what it gives itself."""
+        own = self.gram.diagonal().double()
+        share = pull * own + (_LITTLE * own.mean() or 1.0)  # of a feature that is always zero too
+        return torch.linalg.cholesky(self.gram.double() + torch.diag(share)).float(), share.float()
+
+    def best(self, rows: slice, factor: Tensor, share: float | Tensor) -> Tensor:
         """The rows of a weight that answer best, held back towards those they were."""
         assert self.wanted is not None
         aim = self.wanted[rows] + share * self._weight[rows]

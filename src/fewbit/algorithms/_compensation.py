@@ -38,9 +38,11 @@ class Effort:
 
     Args:
         damping: what is added to the diagonal of the second moment, as a share of its mean.
-        pull: as such a share, how far the weight may move towards what is wanted.
+        pull: how far the weight may not move towards what is wanted: by how much of what a feature gives it is held
+            back.
         refine: how many steps bring the kept weights to their best values.
         sweeps: how often every code is looked at once more, the others being what they are.
+        apart: by which share features are taken not to go together.
 
     Raises:
         UsageError: a share that is not above zero, a number of times that is below.
@@ -50,11 +52,14 @@ class Effort:
     pull: float
     refine: int
     sweeps: int
+    apart: float = 0.0
 
     def __post_init__(self) -> None:
         for name, share in (("damping", self.damping), ("pull", self.pull)):
             if not 0 < share < float("inf"):
                 raise UsageError(f"{name}={share!r}", where=name, expected="a number above zero, such as 0.05")
+        if not 0 <= self.apart <= 1:
+            raise UsageError(f"apart={self.apart!r}", where="apart", expected="a share from 0 to 1")
         for name, times in (("refine", self.refine), ("sweeps", self.sweeps)):
             if times < 0:
                 raise UsageError(f"{name}={times!r}", where=name, expected="how many times, from 0 up")
@@ -87,13 +92,13 @@ class Compensation:
         self.matrix, self.effort = matrix, effort
         self._teach, self._judge = Answers(matrix.flat), Answers(matrix.flat, aside=True)
         order = in_runs(matrix.weight.shape[1], matrix.inputs, matrix.pattern, matrix.weight.device)
-        self.moment: Moment = moment(matrix.flat, self._teach, order, effort.damping)
+        self.moment: Moment = moment(matrix.flat, self._teach, order, effort.damping, effort.apart)
         self.aim = matrix.weight if self._teach.wanted is None else self._best()
 
     def _best(self) -> Tensor:
         known, pull = self.matrix.flat.shared, self.effort.pull
         if ("prune", "pull", pull) not in known:
-            known["prune", "pull", pull] = self._teach.damped_factor(pull)
+            known["prune", "pull", pull] = self._teach.factor_by_feature(pull)
         factor, share = known["prune", "pull", pull]
         return self.by_lanes(lambda rows: self._teach.best(rows, factor, share))
 

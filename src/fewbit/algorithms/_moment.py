@@ -31,7 +31,7 @@ class Moment:
         feedback: F of `factors`.
         sizes: D of `factors`, in the same order.
         costs: 1 / [H⁻¹]ⱼⱼ: what it costs to lose column j, all others making up for it; columns as they are.
-        damping: what was added.
+        damping: what was added to the diagonal, as a share of its mean.
         facts: what is worth a word about it.
     """
 
@@ -44,7 +44,7 @@ class Moment:
     facts: dict[str, Any]
 
 
-def moment(problem: Problem, teach: Answers, order: Tensor, damping: float) -> Moment:
+def moment(problem: Problem, teach: Answers, order: Tensor, damping: float, apart: float = 0.0) -> Moment:
     """The damped second moment of what a matrix reads.
 
     Args:
@@ -52,10 +52,13 @@ def moment(problem: Problem, teach: Answers, order: Tensor, damping: float) -> M
         teach: with the second moment.
         order: of the columns.
         damping: what is added to the diagonal, as a share of its mean; raised where it is not enough.
+        apart: by which share features are taken not to go together: everything beside the diagonal is less by it.
+            Other texts than those that were seen have much the same features, in other company.
     """
-    key = ("prune", damping, int(order[:2][-1]))  # columns as they are, or by the elements of a kernel
+    key = ("prune", damping, apart, int(order[:2][-1]))  # columns as they are, or by the elements of a kernel
     if key not in problem.shared:
-        problem.shared[key] = _found(problem, teach.gram, order, damping)
+        seen = torch.lerp(teach.gram, torch.diag(teach.gram.diagonal()), apart) if apart else teach.gram
+        problem.shared[key] = _found(problem, seen, order, damping)
     found: Moment = problem.shared[key]
     return found
 

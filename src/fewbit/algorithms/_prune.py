@@ -12,11 +12,12 @@ from fewbit.algorithms import rtn, scale_search
 from fewbit.algorithms._base import Problem
 from fewbit.errors import UsageError
 from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.dealing import dealt
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.grid import Grid
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
-from fewbit.numerics.sparsity import Pattern, kept
+from fewbit.numerics.sparsity import Pattern, count, highest, kept
 
 
 class Matrix:
@@ -86,6 +87,20 @@ class Matrix:
             scores = (scores / scores.amax().clamp(min=torch.finfo(torch.float32).tiny)).square_()
         scores = zeros_last(scores, self.held, pattern)
         return kept(scores.reshape(self._shape), pattern).reshape(scores.shape) & self.held
+
+    def kept_in_rows(self, scores: Tensor, pattern: Pattern | None = None) -> Tensor:
+        """The same, where only elements of one output are compared: the zeros of the weight are dealt to its rows as
+        evenly as can be. N:M and blocks are what they are."""
+        pattern = pattern or self.pattern
+        if pattern.of or pattern.by_row or pattern.block != (1, 1):
+            return self.kept(scores, pattern)
+        width, held = scores.shape[1], self.held
+        zeros = dealt(count(pattern.share, scores.numel()), width - held.sum(1))
+        scores, mask = zeros_last(scores, held, pattern), torch.empty_like(held)
+        for number in sorted(set(zeros.tolist())):  # two, where there were no zeros before
+            some = (zeros == number).to(scores.device)
+            mask[some] = highest(scores[some], width - number)
+        return mask
 
     def on_grid(self, values: Tensor, rows: slice = slice(None)) -> QTensor:
         """Values of some rows as floats, or on the grid with the scales that suit them; zeros are exact."""

@@ -26,7 +26,8 @@ def solve(
     problem: Problem,
     *,
     damping: float = 0.01,
-    pull: float = 0.1,
+    pull: float = 1.0,
+    apart: float = 0.0,
     turns: int = 64,
     refine: int = 32,
     sweeps: int = 2,
@@ -38,7 +39,8 @@ def solve(
             windows, in the order `(in, kernel)`. Without, the result is that of `wanda`, and `facts["fallback"]` says
             why.
         damping: what is added to the diagonal of the second moment, as a share of its mean: how little it is believed.
-        pull: as such a share, how far the weight may move towards what is wanted of it.
+        pull: how strongly each feature is held back from moving towards what is wanted, beside what it gives itself.
+        apart: by which share features are taken not to go together; more is safer for data unlike that which was seen.
         turns: how many at most; `facts["turns"]` says how many it took until zeros stayed where they were.
         refine: how many steps bring the kept weights to their best values.
         sweeps: with a grid, how often every code is looked at once more, the others being what they are.
@@ -58,7 +60,7 @@ def solve(
     >>> solve(problem).qtensor.dequantize().round(decimals=1)
     tensor([[4., 0.]])
     """
-    effort = Effort(damping, pull, refine, sweeps)
+    effort = Effort(damping, pull, refine, sweeps, apart)
     if turns < 0:
         raise UsageError(f"turns={turns!r}", where="turns", expected="how many times, from 0 up")
     matrix = Matrix(problem)

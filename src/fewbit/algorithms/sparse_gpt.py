@@ -23,7 +23,15 @@ NEEDS = ("moments", "gram")
 
 
 @one_thread()
-def solve(problem: Problem, *, damping: float = 0.01, pull: float = 0.1, refine: int = 32, sweeps: int = 2) -> Solution:
+def solve(
+    problem: Problem,
+    *,
+    damping: float = 0.01,
+    pull: float = 1.0,
+    apart: float = 0.0,
+    refine: int = 32,
+    sweeps: int = 2,
+) -> Solution:
     """The pattern, chosen column after column, and weights that make up for its zeros.
 
     Args:
@@ -31,7 +39,8 @@ def solve(problem: Problem, *, damping: float = 0.01, pull: float = 0.1, refine:
             windows, in the order `(in, kernel)`. Without, the result is that of `wanda`, and `facts["fallback"]` says
             why.
         damping: what is added to the diagonal of the second moment, as a share of its mean: how little it is believed.
-        pull: as such a share, how far the weight may move towards what is wanted of it.
+        pull: how strongly each feature is held back from moving towards what is wanted, beside what it gives itself.
+        apart: by which share features are taken not to go together; more is safer for data unlike that which was seen.
         refine: how many steps bring the kept weights to their best values.
         sweeps: with a grid, how often every code is looked at once more, the others being what they are.
 
@@ -50,7 +59,7 @@ def solve(problem: Problem, *, damping: float = 0.01, pull: float = 0.1, refine:
     >>> solve(problem).qtensor.dequantize().round(decimals=1)  # either does for both
     tensor([[0., 4.]])
     """
-    effort, matrix = Effort(damping, pull, refine, sweeps), Matrix(problem)
+    effort, matrix = Effort(damping, pull, refine, sweeps, apart), Matrix(problem)
     if (reason := why_not(matrix)) is not None:
         return by_importance(matrix, fallback=reason)
     case = Compensation(matrix, effort)

@@ -8,16 +8,11 @@ exact.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from fewbit.algorithms._base import Problem, Solution
 from fewbit.algorithms._deciding import PLAIN, decided
 from fewbit.algorithms._parallel import one_thread
-from fewbit.algorithms._prune import Matrix, zeros_last
+from fewbit.algorithms._prune import Matrix
 from fewbit.algorithms.magnitude import smallest
-from fewbit.numerics.dealing import dealt
-from fewbit.numerics.sparsity import count, highest
 
 STAGE = "prune"
 NEEDS = ("moments",)
@@ -56,22 +51,6 @@ def by_importance(matrix: Matrix, *, by_row: bool = True, fallback: str | None =
         reason = told if reason is None else f"{reason}; {told}"
     else:
         scores = matrix.weight.abs() * h.float().clamp(min=0).sqrt()
-        mask = _evenly(scores, matrix) if by_row and _is_free(matrix) else matrix.kept(scores)
+        mask = matrix.kept_in_rows(scores) if by_row else matrix.kept(scores)
         found["wanda"] = matrix.on_grid(matrix.weight.masked_fill(~mask, 0.0))
     return decided(matrix, found, {} if reason is None else {"fallback": reason})
-
-
-def _is_free(matrix: Matrix) -> bool:
-    pattern = matrix.pattern
-    return not (pattern.of or pattern.by_row) and pattern.block == (1, 1)
-
-
-def _evenly(scores: Tensor, matrix: Matrix) -> Tensor:
-    """The highest of each row; so many of the weight as a whole are not kept, dealt to rows as evenly as can be."""
-    width, held = scores.shape[1], matrix.held
-    zeros = dealt(count(matrix.pattern.share, scores.numel()), width - held.sum(1))
-    scores, mask = zeros_last(scores, held, matrix.pattern), torch.empty_like(held)
-    for number in sorted(set(zeros.tolist())):  # two, where there were no zeros before
-        some = (zeros == number).to(scores.device)
-        mask[some] = highest(scores[some], width - number)
-    return mask

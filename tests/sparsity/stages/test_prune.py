@@ -27,7 +27,7 @@ def lines(made, what):
     return {line["where"]: line for line in made.record.lines if line["what"] == what}
 
 
-@pytest.mark.parametrize("algorithm", ["wanda", "sparse_gpt", "alps", None])
+@pytest.mark.parametrize("algorithm", ["wanda", "sparse_gpt", "alps", "stepwise", None])
 def test_a_decoder_is_nearer_than_by_magnitude_and_has_exactly_the_zeros(algorithm):
     model, data = transformer("llama"), texts()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -39,7 +39,7 @@ def test_a_decoder_is_nearer_than_by_magnitude_and_has_exactly_the_zeros(algorit
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     facts = made.record.facts["prune"]
     assert (facts["zeros"], facts["elements"], facts["share"]) == (1920, 3840, 0.5)
-    assert {each["algorithm"] for each in facts["layers"].values()} == {algorithm or "sparse_gpt"}
+    assert {each["algorithm"] for each in facts["layers"].values()} == {algorithm or "stepwise"}
     told = lines(made, "pruned")
     assert told.keys() == weights(model).keys() and all(line["share"] == 0.5 for line in told.values())
     assert lines(made, "dense").keys() == {"lm_head", "model.embed_tokens"}
@@ -135,7 +135,7 @@ def test_what_is_too_large_or_too_wide_gets_another_algorithm(monkeypatch):
     told = lines(made, "algorithm")
     assert told[None]["algorithm"] == "alps" and "plain1.weight" not in told
     assert told["conv1.weight"]["algorithm"] == "wanda" and "GiB" in told["conv1.weight"]["reason"]
-    assert told["plain2.weight"]["algorithm"] == "sparse_gpt" and "wide" in told["plain2.weight"]["reason"]
+    assert told["plain2.weight"]["algorithm"] == "stepwise" and "wide" in told["plain2.weight"]["reason"]
 
 
 def test_zeros_go_where_answers_feel_them_least():

@@ -24,7 +24,7 @@ class Settings:
     Args:
         sparsity: the share of zeros, from 0 to 1; not needed for N:M.
         structure: `unstructured`; `2:4`, which keeps 2 of 4 along the input; blocks that are zero together, `1x4`.
-        algorithm: `magnitude`, `wanda`, `sparse_gpt`, `alps`, or your own `"file.py:function"`; by default the best
+        algorithm: `magnitude`, `wanda`, `sparse_gpt`, `alps`, `stepwise`, or your own `"file.py:function"`; by default the best
             that the data allows.
         parameters: of the algorithm, by name.
         scope: what the share is of: each `layer`, each `row` of a weight, or all layers under one threshold (`global`).

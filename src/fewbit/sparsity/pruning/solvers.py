@@ -22,7 +22,7 @@ _ALL, _ONE = 4 << 30, 1 << 30  # bytes of second moments that may be held at onc
 _BYTES = 16  # of one entry, for items that teach and those kept aside
 _WIDE = 2500  # weights of an output: beyond these the better algorithm takes minutes
 _CONVS = (CONV, CONV_TRANSPOSE)
-_SLOW, _BEST, _NEXT, _LEAST = "alps", "sparse_gpt", "wanda", "magnitude"
+_SLOW, _BEST, _NEXT, _LEAST = "alps", "stepwise", "wanda", "magnitude"
 
 
 @dataclass(frozen=True)
