@@ -33,6 +33,10 @@ bench: $(VENV)/.ready
 	$(BIN)/python bench/eager.py
 	$(BIN)/python bench/onnx_run.py
 	$(BIN)/python bench/checkpoint.py
+	$(BIN)/python bench/tuning.py
+	$(BIN)/python bench/sparsity.py onnx --write
+	$(BIN)/python bench/sparsity.py detection --write
+	$(BIN)/python bench/sparsity.py segmentation --write
 
 docs: $(VENV)/.ready
 	$(BIN)/python docs/make_findings.py

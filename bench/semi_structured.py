@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """2:4 on a GPU: are the answers those of the dense kernels, and how much time does it take of theirs?
 
-Run on an NVIDIA GPU from Ampere on: `python bench/semi_structured.py [out.json]`. Times are those of four layers in a
+Run on an NVIDIA GPU from Ampere on: `python bench/semi_structured.py [out.json]`; `--write out.json` writes what was
+measured elsewhere into bench/RESULTS.md. Times are those of four layers in a
 row: called one by one from Python, and replayed as a CUDA graph, where only the kernels are left.
 """
 
@@ -18,6 +19,7 @@ from torch import nn
 
 from fewbit.numerics.sparsity import Pattern, kept
 from fewbit.sparsity.semi_structured import to_semi_structured
+from results import table, write_section
 
 SIZES = ((1024, 1024), (4096, 4096), (8192, 8192), (4096, 14336))
 ROWS = (16, 256, 2048, 8192)
@@ -93,8 +95,36 @@ def told(name: str, found: dict[str, Any]) -> str:
     return f"{name} {times}, ratio {found['ratio']:.2f} ({low:.2f} to {high:.2f})"
 
 
+def text(found: dict[str, Any]) -> str:
+    """The section of RESULTS.md."""
+    head = ["layers", "rows", "type", "dense ms", "2:4 ms", "ratio", "as a graph: dense ms", "2:4 ms", "ratio", "error"]
+    lines = [
+        [
+            f"{line['layer'][0]} x {line['layer'][1]}",
+            f"{line['rows']:,}",
+            line["dtype"],
+            *_figures(line.get("called")),
+            *_figures(line.get("graph")),
+            f"{line['error']:.1e}",
+        ]
+        for line in found["lines"]
+    ]
+    about = "Four layers in a row: called one by one from Python, and replayed as a CUDA graph: kernels only."
+    return f"{found['device']}, torch {found['torch']}. {about} A ratio below 1 is faster.\n\n{table(head, lines)}"
+
+
+def _figures(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return [""] * 3
+    return [f"{found['dense_ms']:.3f}", f"{found['sparse_ms']:.3f}", f"{found['ratio']:.2f}"]
+
+
 def main() -> None:
     """Print a line for each size, and end with an error where answers are not those of the dense kernels."""
+    if sys.argv[1:2] == ["--write"]:
+        with open(sys.argv[2], encoding="utf-8") as file:
+            write_section("2:4 on a GPU (`bench/semi_structured.py`)", text(json.load(file)))
+        return
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "cusparselt", torch.backends.cusparselt.version())
     lines = []
     for dtype in (torch.float16, torch.bfloat16):

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fewbit
 from fewbit import NumpyExportWrapper, sparsify
-from sparse_examples import classifier, digest, encoder, graph
+from fewbit.modules.opening import open_model
+from sparse_examples import classifier, digest, encoder, graph, with_zeros
 from word_tokenizer import make_tokenizer
 
 pytest.importorskip("accelerate")
@@ -43,7 +44,8 @@ SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in TRAINED]
 def test_image_classification_from_one_folder_a_class(cats_and_dogs, mode):
     before = digest(cats_and_dogs)
     more = SHORT if mode in TRAINED else {}
-    result = sparsify(classifier(2), cats_and_dogs, mode=mode, use_case="image_classification", image_size=16, **more)
+    model = with_zeros(classifier(2)) if mode == "sparse-transfer" else classifier(2)
+    result = sparsify(model, cats_and_dogs, mode=mode, use_case="image_classification", image_size=16, **more)
     facts = result.fewbit_record.facts
     assert facts["classes"] == ["cat", "dog"]  # cat is 0 and dog 1, by the alphabet
     assert facts["preprocessing"]["size"] == [16, 16] and facts["after"]["metric"]["name"] == "accuracy"
@@ -126,6 +128,8 @@ def test_sentiment_analysis_from_rows(tmp_path, form):
 @pytest.mark.parametrize("mode", TRAINED)
 def test_a_text_classifier_is_trained_from_rows(tmp_path, mode):
     model = encoder(tmp_path / "model", num_labels=3)
+    if mode == "sparse-transfer":
+        with_zeros(open_model(model)).save_pretrained(model)
     result = sparsify(model, rows(tmp_path, "jsonl"), mode=mode, use_case="nlp-text_classification", **SHORT)
     assert result.fewbit_record.facts["train"]["after"] is not None
 

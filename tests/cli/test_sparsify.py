@@ -3,9 +3,10 @@ import orjson
 import pytest
 import yaml
 
+from drawn_shapes import write_folder
 from fewbit import cli
 from fewbit.record import Record
-from sparse_examples import arrays, digest, graph
+from sparse_examples import arrays, digest, graph, rated
 
 pytest.importorskip("accelerate")
 
@@ -55,14 +56,15 @@ def test_without_a_place_the_result_lies_here_under_the_name_of_model_and_mode(f
     assert "nothing is changed" in capsys.readouterr().out
     assert (files / "model-one-shot" / "deployment").is_dir()
     assert cli.run(line(files, "--optim-level", "0")) == 2
-    assert "not empty" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "has the result of an earlier call" in told and "-o FOLDER" in told
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--optim-level", "much"], "--optim-level much"),
-        (["--optim-level", "101"], "optim_level=101"),
+        (["--optim-level", "101"], "--optim-level 101"),
         (["--use-case", "image_clasification"], "'image_classification'"),
         (["--use-case", "ic", "--eval-metric", "mAP"], "is not judged by 'mAP'"),
         (["--option", "seqlne=4"], "'seqlen'"),
@@ -93,3 +95,39 @@ def test_faulty_data_is_told_with_exit_code_1(files, capsys):
     (files / "data" / "input0003.npz").write_bytes(b"not a file of arrays")
     assert cli.run(line(files, "-o", str(files / "out"))) == 1
     assert "input0003.npz" in capsys.readouterr().err and not (files / "out").exists()
+
+
+def test_all_faults_of_a_line_are_told_at_once_in_its_own_words(files, capsys):
+    more = ["--optim-level", "3.5", "--use-case", "icc", "--option", "seqlne=4", "--validation", "nowhere"]
+    assert cli.run(line(files, *more, "-o", str(files / "out"))) == 2
+    told = capsys.readouterr().err
+    assert "4 faults" in told and "--optim-level 3.5" in told and "did you mean 'ic'" in told and "'seqlen'" in told
+    assert "where:    --validation" in told and "where:    --use-case" in told and "causal_lm" not in told
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "said"),
+    [
+        ("training-aware", [], ["cannot be trained: an ONNX model", "one-shot, which takes ONNX"]),
+        ("one-shot", ["--eval-metric", "accuracy"], ["--use-case image_classification"]),
+        ("one-shot", ["--use-case", "text_generation", "--data", "shapes"], ["does not read the format image_folder"]),
+        ("one-shot", ["--data", "rows.jsonl"], ["data is texts", "columns label, text", "--option tokenizer=FOLDER"]),
+        ("one-shot", ["--model", "net.py"], ["net.py:function"]),
+        ("training-aware", ["--model", "net.py:build"], ["custom is for one-shot alone", "--use-case"]),
+        ("sparse-transfer", ["--model", "net.py:build", "--data", "shapes"], ["no zeros that could stay", "finetune"]),
+    ],
+)
+def test_what_newcomers_do(files, capsys, monkeypatch, mode, more, said):
+    monkeypatch.chdir(files)
+    write_folder(files / "shapes", 6, 3, size=16)
+    rated(files / "rows.jsonl", 9)
+    (files / "net.py").write_text("from sparse_examples import classifier\n\n\ndef build():\n    return classifier()\n")
+    assert cli.run(line(files, *more, "-o", "out", mode=mode)) == 2
+    told = capsys.readouterr().err
+    assert all(part in told for part in said), told
+    assert not (files / "out").exists() and "use_case=" not in told
+
+
+def test_a_model_that_cannot_be_trained_is_refused_before_its_data_is_read(files, monkeypatch):
+    monkeypatch.setattr("fewbit.sparsity.material.check_data", lambda *_, **__: pytest.fail("the data is read"))
+    assert cli.run(line(files, mode="training-aware")) == 2

@@ -48,6 +48,15 @@ def test_a_manifest_that_is_none(folder, content):
     assert error.value.code == "manifest" and "fewbit.json" in error.value.where
 
 
+def test_it_is_short_and_an_entry_a_line(folder):
+    """Readers that know JSON see no difference."""
+    text = (folder / "fewbit.json").read_text()
+    content = json.loads(text)
+    assert len(text) < 0.7 * len(json.dumps(content, indent=2))
+    lines = text.splitlines()
+    assert all(sum(line.startswith(f'"{name}":') for line in lines) == 1 for name in content["tensors"])
+
+
 def test_a_later_version(folder):
     change(folder, lambda content: content.update(version=2))
     with pytest.raises(DataError, match="version 2") as error:

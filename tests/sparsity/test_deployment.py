@@ -4,6 +4,7 @@
 import json
 import re
 import runpy
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -120,15 +121,30 @@ def test_a_module_is_deployed_as_tensors_and_as_onnx(tmp_path):
     assert {"README.md", "model.onnx", "sample-inputs/000.npz"} <= manifest["files"].keys()
 
 
-def test_codes_are_deployed_as_tensors_and_said_not_to_be_onnx(tmp_path):
+def test_codes_are_deployed_as_tensors_and_as_onnx(tmp_path, run_readme):
     dense = jobs.network()
     job = jobs.job(dense)
-    small = fewbit.compress_weights(jobs.pruned(dense), mode="int8_sym")
+    small = fewbit.quantize(jobs.pruned(dense, 0.8), job.calibration, preset="w8a8")
     folder = _deployed(tmp_path, small, job)
-    assert not (folder / "model.onnx").exists()
-    assert any(line["what"] == "onnx-not-written" and "codes" in line["reason"] for line in job.record.lines)
-    x = torch.tensor(jobs.pictures(1)[0]["pixel_values"])[None]
+    x = torch.tensor(np.stack([row["pixel_values"] for row in jobs.pictures(5, seed=7)]))
     torch.testing.assert_close(fewbit.load(folder, jobs.Network(), freeze=True)(x), small(x))
+    found = onnxruntime.InferenceSession(folder / "model.onnx").run(None, {"pixel_values": x.numpy()})[0]
+    wanted = small(x).detach().numpy()
+    np.testing.assert_allclose(found, wanted, atol=0.05 * np.abs(wanted).max())
+    facts = job.record.facts["deployment"]
+    assert facts["onnx"]["integer"] == {"QGemm": 1, "QLinearConv": 1} and facts["onnx"]["untrained"] == ["conv"]
+    assert facts["checks"]["model.onnx"]["relative"] < 0.05
+    sizes = facts["files"]
+    assert sizes["model.compact.safetensors"] < sizes["model.onnx"]
+    lines = {line["what"]: line["reason"] for line in job.record.lines}
+    assert "any size" in lines["onnx-written"] and "what conv gives" in lines["onnx-rounds-more"]
+    assert facts["onnx"]["latency"]["runtime"] == "ONNX Runtime" and facts["onnx"]["latency"]["turns"] == 3
+    text = (folder / "README.md").read_text()
+    assert "- model.onnx: In ONNX Runtime here it is" in text
+    assert "holds the codes of 2 layers, and ONNX Runtime multiplies them as integers (QGemm 1, QLinearConv 1)" in text
+    (folder / "README.md").write_text(text.replace("model=your_model", "model=__import__('sparsity_jobs').Network()"))
+    assert "restored/model.onnx" in run_readme(folder)
+    assert (folder / "restored/model.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
 
 
 def _language_job():
@@ -167,6 +183,8 @@ def test_codes_of_a_hugging_face_model_run_as_the_readme_says(tmp_path, run_read
 
 def test_of_long_texts_the_first_tokens_are_kept_and_the_whole_is_timed(tmp_path, monkeypatch):
     model, job = _language_job()
+    job.dense = deepcopy(model)
+    model.lm_head.weight.data[0] = 0
     model.config.max_position_embeddings = 64
     job.calibration = Dataset([{"input_ids": np.arange(4, 44) % 40}] * 2, batched=False)
     timed = []
@@ -269,7 +287,7 @@ def test_a_model_that_shrank_is_deployed_as_a_program(tmp_path, run_readme, code
     folder = _deployed(tmp_path, small, job)
     x = torch.from_numpy(rows)
     torch.testing.assert_close(torch.export.load(folder / "model.pt2").module()(input=x), small(x))
-    assert (folder / "model.onnx").is_file() != codes
+    assert (folder / "model.onnx").is_file()
     assert any(line["what"] == "program-written" and "any size" in line["reason"] for line in job.record.lines)
     run_readme(folder)
 

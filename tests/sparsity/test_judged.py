@@ -8,7 +8,8 @@ import torch
 from transformers.utils import ModelOutput
 
 from fewbit.errors import DataError
-from fewbit.sparsity.judged import _rows, judge
+from fewbit.sparsity.batch_rows import rows_of
+from fewbit.sparsity.judged import judge, rehearse
 from fewbit.tuning.tasks import (
     image_classification,
     object_detection,
@@ -27,7 +28,10 @@ class _Feed:
         self._batches = batches
 
     def epoch(self, number, start=0):
-        return iter([SimpleNamespace(batch=batch) for batch in self._batches])
+        return iter([SimpleNamespace(batch=batch, items=(at,)) for at, batch in enumerate(self._batches)])
+
+    def name(self, items):
+        return f"batch {items[0]}"
 
 
 def _boxes(draw, count):
@@ -103,7 +107,7 @@ def test_the_interval_of_the_loss_is_that_of_samples_however_they_are_batched(ma
     )
     outputs, batch = made(torch.Generator().manual_seed(0), 6)
     found, _ = judge(lambda batch: outputs, _Feed([batch]), task, place=CPU)
-    rows = list(_rows(outputs, batch))
+    rows = list(rows_of(outputs, batch))
     answers = iter([each for each, _ in rows])
     wanted, _ = judge(lambda batch: next(answers), _Feed([each for _, each in rows]), task, place=CPU)
     assert found["loss"].low is not None
@@ -122,3 +126,47 @@ def test_enough_samples_are_enough():
 def test_no_sample_is_refused():
     with pytest.raises(DataError, match="no sample"):
         judge(lambda batch: None, _Feed([]), image_classification, place=CPU)
+
+
+@pytest.mark.parametrize("asked", [judge, rehearse])
+def test_labels_that_the_model_has_no_score_for_are_told_with_their_place(asked):
+    outputs, batch = _classes(torch.Generator().manual_seed(0), 4)
+    batch["labels"] = torch.tensor([0, 1, 9, 2])
+    with pytest.raises(DataError) as error:
+        asked(lambda batch: outputs, _Feed([batch]), image_classification, place=CPU)
+    assert "labels go up to 9" in error.value.what and "8 classes" in error.value.what
+    assert "batch 0" in error.value.where
+
+
+@pytest.mark.parametrize("asked", [judge, rehearse])
+def test_classes_of_data_are_counted_before_a_sample_of_the_last_one_is_met(asked):
+    outputs, batch = _classes(torch.Generator().manual_seed(0), 4)
+    names = [f"kind {number}" for number in range(9)]
+    with pytest.raises(DataError, match=r"9 classes \(kind 0, .* tells 8 apart"):
+        asked(lambda batch: outputs, _Feed([batch]), image_classification, place=CPU, classes=names)
+
+
+def test_what_a_model_raises_is_told_with_the_batch():
+    def answer(batch):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    batch = _classes(torch.Generator().manual_seed(0), 4)[1]
+    with pytest.raises(DataError, match="batch 0: RuntimeError: mat1 and mat2"):
+        judge(answer, _Feed([batch]), image_classification, place=CPU)
+
+
+@pytest.mark.parametrize("made", [_detection, _segmentation, _answers, _tokens, _classes])
+def test_one_batch_tells_which_numbers_there_will_be(made):
+    tasks = {_detection: object_detection, _segmentation: segmentation, _answers: question_answering}
+    task = tasks.get(made, token_classification if made is _tokens else image_classification)
+    outputs, batch = made(torch.Generator().manual_seed(0), 4)
+    named = rehearse(lambda batch: outputs, _Feed([batch]), task, place=CPU)
+    found, _ = judge(lambda batch: outputs, _Feed([batch]), task, place=CPU)
+    assert set(named) == set(found)
+
+
+def test_a_batch_without_anything_to_learn_is_no_fault():
+    outputs, batch = _tokens(torch.Generator().manual_seed(0), 4)
+    nothing = batch | {"labels": torch.full_like(batch["labels"], -100)}
+    found, samples = judge(lambda batch: outputs, _Feed([nothing, batch]), token_classification, place=CPU)
+    assert samples == 8 and 0 <= found["accuracy"].value <= 1

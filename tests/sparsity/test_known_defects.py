@@ -18,7 +18,7 @@ from fewbit.sparsity.opening import Network
 from fewbit.sparsity.recipe import Recipe
 from fewbit.sparsity.said import Said
 from fewbit.sparsity.verb import sparsify
-from sparse_examples import classifier, digest, encoder, rated
+from sparse_examples import classifier, digest, encoder, rated, with_zeros
 
 pytest.importorskip("accelerate")
 
@@ -103,7 +103,8 @@ def test_e_numbers_of_samples_hold_for_learning_judging_and_looking(tmp_path):
 def test_e_the_number_to_judge_by_reaches_the_recipe_and_the_record(tmp_path):
     folder = write_folder(tmp_path / "shapes", train=12, val=6)
     small = {"max_steps": 2, "batch_size": 6, "device": "cpu", "tensorboard": False}
-    result = sparsify(classifier(), folder, mode="sparse-transfer", optim_level=0, eval_metric="loss", **small)
+    given = with_zeros(classifier())
+    result = sparsify(given, folder, mode="sparse-transfer", optim_level=0, eval_metric="loss", **small)
     facts = result.fewbit_record.facts
     assert facts["recipe"]["stages"][0]["train"]["options"]["judge_by"] == "loss"
     assert facts["train"]["runs"][0]["options"]["judge_by"] == "loss"

@@ -10,8 +10,12 @@ from torch import nn
 
 import fewbit
 import sparsity_jobs as jobs
+from fewbit.data.dataset import Dataset
 from fewbit.numerics.sparsity import Pattern, kept
+from fewbit.record import Record
 from fewbit.sparsity.latency import latency, words
+from fewbit.sparsity.opening import own_copy
+from fewbit.sparsity.unchanged import is_unchanged
 
 
 class _Sleeps(nn.Module):
@@ -71,3 +75,31 @@ def test_two_of_four_and_codes_are_said():
     assert any("1 of 2 linear layers are 2:4" in line and "Ampere" in line for line in words(model, None))
     small = fewbit.compress_weights(model, mode="int8_sym")
     assert any("Codes of few bits" in line for line in words(small, None))
+
+
+@pytest.mark.parametrize("kind", ["module", "graph"])
+def test_a_copy_is_told_from_a_model_that_was_changed(kind):
+    given = jobs.network() if kind == "module" else jobs.graph()
+    same = own_copy(given)
+    assert is_unchanged(given, same)
+    if kind == "module":
+        same.conv.weight = nn.Parameter(same.conv.weight.detach().clone())
+        assert is_unchanged(given, same)  # the same numbers elsewhere
+        same.conv.weight.data[0, 0, 0, 0] += 1
+        assert not is_unchanged(given, nn.Sequential(given))
+    else:
+        same.graph.initializer[0].raw_data = bytes(len(same.graph.initializer[0].raw_data))
+    assert not is_unchanged(given, same)
+    assert not is_unchanged(given, None)
+
+
+@pytest.mark.parametrize("kind", ["module", "graph"])
+def test_a_copy_is_not_timed(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("fewbit.sparsity.deployment.latency", lambda *_: pytest.fail("there is nothing to time"))
+    model = jobs.network() if kind == "module" else jobs.graph()
+    data = Dataset(jobs.pictures(12), batched=False)
+    folder = fewbit.sparsify(model, data, use_case="ic", optim_level=0, output=tmp_path / "same")
+    facts = Record.from_json((folder / "record.json").read_bytes()).facts
+    assert facts["latency"] is None
+    assert facts["speed"] == ["It is the float model, byte for byte, and as fast: nothing was timed."]
+    assert "byte for byte" in (folder / "deployment" / "README.md").read_text()

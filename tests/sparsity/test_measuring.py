@@ -13,7 +13,7 @@ from fewbit.data.dataset import Dataset
 from fewbit.engine.confidence import share
 from fewbit.sparsity.intervals import estimates
 from fewbit.sparsity.measuring import measure
-from fewbit.tuning.tasks import object_detection, question_answering, segmentation
+from fewbit.tuning.tasks import image_classification, object_detection, question_answering, segmentation
 
 
 def _right(model):
@@ -148,6 +148,56 @@ def test_overlaps_and_precision_have_intervals_too():
     ]  # fmt: skip
     found = estimates(object_detection.METRIC, pictures)["map"]
     assert found.low < found.value < found.high
+
+
+def _seen_pictures(count, boxes=6):
+    rng = np.random.default_rng(1)
+    return [
+        {"scores": rng.random(boxes), "kinds": rng.integers(0, 3, boxes), "right": rng.random((boxes, 10)) < 0.3,
+         "truths": rng.integers(0, 3, 4)}
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def _seen_classes(count):
+    rng = np.random.default_rng(1)
+    labels, said = rng.integers(0, 4, count), rng.integers(0, 5, count)
+    rows = zip(labels, said)
+    return [
+        {"right": float(a == b), "count": 1.0, "labels": np.array([a]), "said": np.array([b])} for a, b in rows
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "parts"), [(object_detection, _seen_pictures(9)), (image_classification, _seen_classes(30))]
+)
+def test_draws_at_once_are_what_their_samples_come_to_one_after_the_other(task, parts):
+    times = np.random.default_rng(0).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), 20)
+    found = task.METRIC.drawn(parts, times)
+    for draw, row in enumerate(times):
+        metric = task.METRIC()
+        metric.merge([part for part, often in zip(parts, row) for _ in range(often)])
+        wanted = metric.result()
+        assert {name: values[draw] for name, values in found.items()} == pytest.approx(
+            {name: wanted[name] for name in found}, abs=1e-12
+        )
+
+
+def test_accuracy_keeps_its_formula_beside_numbers_that_are_drawn():
+    parts = _seen_classes(30)
+    found = estimates(image_classification.METRIC, parts)
+    assert found["accuracy"] == share([part["right"] for part in parts], np.ones(30))
+    assert found["recall"].low < found["recall"].value < found["recall"].high
+
+
+def test_the_interval_of_map_matches_boxes_once(monkeypatch):
+    """Draws are resampled from what each picture came to: no box is held against an object again."""
+    parts, calls = _seen_pictures(200, boxes=100), []
+    ranked = object_detection.average_precision
+    monkeypatch.setattr(object_detection, "average_precision", lambda *a: calls.append(1) or ranked(*a))
+    found = estimates(object_detection.METRIC, parts)["map"]
+    assert found.low < found.value < found.high
+    assert len(calls) <= 3 * (1 + 16)  # classes, times all samples and rounds of many draws
 
 
 def test_one_sample_has_no_interval():

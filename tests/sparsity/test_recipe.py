@@ -126,3 +126,27 @@ def test_a_file_says_where_its_faults_are(tmp_path):
     assert str(tmp_path / "recipe.yaml") in error.value.where and "'prune'" in error.value.expected
     (tmp_path / "good.json").write_text('{"stages": [{"quantize": {}}]}')
     assert Recipe.load(tmp_path / "good.json").stages[0][0] == "quantize"
+
+
+def test_what_is_wrong_with_values_is_told_beside_what_is_wrong_with_keys():
+    values = {"sparcity": 0.5, "structure": 124, "algorithm": "wandda", "budget": "even"}
+    with pytest.raises(UsageError) as error:
+        Recipe.from_dict({"stages": [{"prune": values}, {"quantise": {}}]})
+    told = error.value.what
+    assert told.startswith("5 faults in the recipe")
+    for part in ("'sparsity'", "'2:4', with quotes", "prune.algorithm: there is no member 'wandda'", "'quantize'"):
+        assert part in told
+    assert "without a share" not in told  # which only seems to be missing
+
+
+def test_several_faults_of_one_stage_are_each_its_own():
+    with pytest.raises(UsageError) as error:
+        Recipe.from_dict({"stages": [{"prune": {"sparsity": 50, "algorithm": "wandda", "group_size": 8}}]})
+    assert error.value.what.startswith("3 faults in the recipe")
+
+
+def test_text_that_is_no_yaml_is_told_with_where_recipes_come_from(tmp_path):
+    (tmp_path / "r.yaml").write_text("mode: [one-shot\n")
+    with pytest.raises(UsageError, match="not plain YAML") as error:
+        Recipe.load(tmp_path / "r.yaml")
+    assert "--show-recipe" in error.value.expected and "r.yaml" in error.value.where

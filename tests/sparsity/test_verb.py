@@ -11,10 +11,10 @@ from onnx import numpy_helper
 
 import fewbit
 from drawn_shapes import write_folder
-from fewbit.errors import DataError, UsageError
+from fewbit.errors import UsageError
 from fewbit.sparsity.levels import recipe_for
 from fewbit.sparsity.verb import sparsify
-from sparse_examples import arrays, classifier, decoder, digest, encoder, graph, pairs, rated, zeros
+from sparse_examples import arrays, classifier, decoder, digest, encoder, graph, pairs, rated, with_zeros, zeros
 
 pytest.importorskip("accelerate")
 
@@ -204,8 +204,11 @@ def test_texts_without_a_tokenizer_are_refused(tmp_path):
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=20))
-    with pytest.raises(DataError, match="tokenizer"):
+    with pytest.raises(
+        UsageError, match=r"the data is texts, for text_generation \(the model is a Llama.* no tokenizer"
+    ) as error:
         sparsify(model, pairs(tmp_path / "rows.jsonl"))
+    assert "--option tokenizer=FOLDER" in error.value.try_
 
 
 def test_the_recipe_that_is_written_makes_the_same_model_again(tmp_path):
@@ -241,13 +244,11 @@ def test_what_nothing_would_come_of_is_refused(shapes):
     assert sparsify(classifier(), None, recipe=pruning, device="cpu", teacher="off").fewbit_record
 
 
-def test_a_transfer_of_a_model_without_zeros_says_so(shapes):
+def test_a_transfer_of_a_model_without_zeros_is_refused_before_it_is_trained(shapes):
     recipe = fewbit.Recipe.from_dict({"mode": "sparse-transfer", "stages": [{"train": {"max_steps": 1}}]})
-
-    def lines(model):
-        told = sparsify(model, shapes, recipe=recipe).fewbit_record.lines
-        return [line["what"] for line in told]
-
-    assert "no-zeros" in lines(classifier())
-    pruning = fewbit.Recipe.from_dict({"stages": [{"prune": {"sparsity": 0.5}}]})
-    assert "no-zeros" not in lines(sparsify(classifier(), None, recipe=pruning))
+    with pytest.raises(UsageError, match="no zeros that could stay") as error:
+        sparsify(classifier(), shapes, recipe=recipe)
+    assert "training-aware" in error.value.try_ and "finetune" in error.value.try_
+    assert sparsify(with_zeros(classifier()), shapes, recipe=recipe).fewbit_record
+    making = {"mode": "sparse-transfer", "stages": [{"prune": {"sparsity": 0.5}}, {"train": {"max_steps": 1}}]}
+    assert sparsify(classifier(), shapes, recipe=fewbit.Recipe.from_dict(making)).fewbit_record

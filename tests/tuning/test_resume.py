@@ -99,7 +99,9 @@ def test_a_run_that_is_done_is_not_trained_again(tmp_path, whole):
 
 def test_what_changed_is_said_all_of_it(tmp_path):
     tuned(tmp_path / "run", max_steps=2)
-    with pytest.raises(UsageError, match=r"batch_size was 3 and is 4; lr was 0\.01 and is 0\.02") as error:
+    with pytest.raises(
+        UsageError, match=r"lr was 0\.01 and is 0\.02; batch_size × accumulation was 6 and is 8"
+    ) as error:
         tuned(tmp_path / "run", max_steps=2, lr=0.02, batch_size=4)
     assert "resume=False" in str(error.value)
     with pytest.raises(UsageError, match="data was"):

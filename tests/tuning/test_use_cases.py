@@ -12,6 +12,7 @@ from drawn_shapes import write_folder, write_yolo
 from fewbit.data.config import generate_dataset_config
 from fewbit.tuning.finetune import finetune
 from tiny_models import transformer
+from tiny_pictures import detr
 from word_tokenizer import make_tokenizer
 
 pytest.importorskip("accelerate")
@@ -136,24 +137,3 @@ def test_segmentation(tmp_path):
     model = SegformerForSemanticSegmentation(config)
     before, after = before_and_after(model, data, "mean_iou", max_steps=45, lr=5e-3, eval_every=15)
     assert before < 0.3 and after > 0.55
-
-
-def detr():
-    """A small detector, with the initial weights of the paper: those of transformers' configuration learn slowly."""
-    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
-
-    torch.manual_seed(0)
-    eyes = {"embedding_size": 32, "hidden_sizes": [32], "depths": [1], "layer_type": "basic"}
-    model = DetrForObjectDetection(
-        DetrConfig(
-            use_timm_backbone=False, backbone_config=ResNetConfig(**eyes, out_features=["stage1"]), num_labels=2,
-            d_model=32, num_queries=3, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
-            encoder_attention_heads=4, decoder_attention_heads=4, dropout=0.0,
-        )
-    )  # fmt: skip
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 and "class_" not in name:
-            nn.init.xavier_uniform_(parameter)
-        elif parameter.ndim == 4:
-            nn.init.kaiming_normal_(parameter)
-    return model

@@ -12,6 +12,9 @@ turn by turn, with a β that grows; after each turn the codes are those nearest 
 grid says what is free: a zero point that need not be an integer moves freely, one that must be is rounded, and s moves
 too, which is all there is where zero is in the middle. Errors are measured in steps of plain rounding: so β means the
 same for weights of any size.
+
+Of a weight that was pruned every zero stays one: there a zero point that could be any number is an integer, so that it
+is a code, and plain rounding with such zero points is what the result is held against.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from fewbit.algorithms._guard import guarded
 from fewbit.algorithms._parallel import each, one_thread
 from fewbit.algorithms._search import effort
 from fewbit.algorithms._tiles import Tiles, total
+from fewbit.algorithms._zeros import pruned_zeros
 from fewbit.errors import UsageError
 from fewbit.numerics.qparams import QParams
 from fewbit.numerics.qtensor import QTensor
@@ -65,11 +69,11 @@ def solve(problem: Problem, *, p: float = 0.7, iterations: int = 20) -> Solution
     if not 0 < p < 1 or iterations < 0:
         raise UsageError(f"p={p!r}, iterations={iterations!r}", where="hqq", expected="p from (0, 1), turns from 0 up")
     problem.check()
-    tiles = Tiles(problem.blocks)
-    plain = tiles.flat_qparams(rtn.qparams(problem))
+    tiles, zeros = Tiles(problem.blocks), pruned_zeros(problem.weight)
+    plain = tiles.flat_qparams(_with_zero(problem) if zeros else rtn.qparams(problem))
     found, norms = plain, None
     if effort(problem.grid, weighted=False) is not None:
-        found, norms = _searched(problem, plain, p, iterations)
+        found, norms = _searched(problem, plain, p, iterations, free=problem.grid.free_zero and not zeros)
     chosen, kept, facts = guarded(problem, found, plain)
     if norms is not None:
         silence = total(norms[2].double()).clamp(min=_TINY)
@@ -77,10 +81,18 @@ def solve(problem: Problem, *, p: float = 0.7, iterations: int = 20) -> Solution
         facts |= {"p_error": float(total(ours.double()) / silence)}
         facts |= {"p_error_rtn": float(total(norms[0].double()) / silence)}
     facts["won"] = float((kept & _moved(found, plain)).double().mean()) if tiles.count else 0.0
+    facts |= {"zeros_kept": zeros} if zeros else {}
     return Solution(QTensor.encode(problem.weight.detach(), chosen), facts)
 
 
-def _searched(problem: Problem, plain: QParams, p: float, iterations: int) -> tuple[QParams, Tensor]:
+def _with_zero(problem: Problem) -> QParams:
+    """Plain rounding to a grid on which zero lies, whatever the grid of the problem allows."""
+    found = rtn.qparams(replace(problem, grid=problem.grid.replace(float_zero=False)))
+    zero = None if found.zero_point is None else found.zero_point.to(found.scale.dtype)
+    return replace(found, grid=problem.grid, zero_point=zero)
+
+
+def _searched(problem: Problem, plain: QParams, p: float, iterations: int, *, free: bool) -> tuple[QParams, Tensor]:
     """The best of all turns, block by block, and sums of |w - ŵ|^p: before, then, and if all were zero; `[3, B]`."""
     weight = problem.weight.detach()
     scale = plain.scale.clone()
@@ -88,7 +100,7 @@ def _searched(problem: Problem, plain: QParams, p: float, iterations: int) -> tu
     norms = torch.zeros(3, len(scale), device=scale.device)
 
     def improve(place: slice, rows: Callable[[], Tensor]) -> None:
-        found = _Turns(rows().float(), plain.part(place), p)
+        found = _Turns(rows().float(), plain.part(place), p, free=free)
         norms[0, place], norms[2, place] = found.norm, found.silence
         for turn in range(iterations):
             found.turn(_BETA * _GROWTH**turn)
@@ -109,7 +121,7 @@ def _moved(found: QParams, plain: QParams) -> Tensor:
 
 
 class _Turns:
-    """Some blocks, `w` `[B, E]`, on their way.
+    """Some blocks, `w` `[B, E]`, on their way; `free` says whether a zero point may be any number.
 
     Attributes:
         best: the scales of the least norm so far.
@@ -117,7 +129,8 @@ class _Turns:
         silence: the norm of ŵ = 0.
     """
 
-    def __init__(self, w: Tensor, plain: QParams, p: float) -> None:
+    def __init__(self, w: Tensor, plain: QParams, p: float, *, free: bool) -> None:
+        self._free = free
         self._w, self._unit, self._p = w, plain.step.abs().unsqueeze(1), p
         self._now = self.best = plain
         self.silence = total((w / self._unit).abs().pow_(p))
@@ -155,7 +168,7 @@ class _Turns:
         zero = now.zero_point
         if grid.asymmetric and zero is not None:
             moved = total(steps - aim / now.step.unsqueeze(1)) / steps.shape[1]
-            if not grid.free_zero:
+            if not self._free:
                 moved = (zero + moved).round().clamp(grid.dtype.lowest, grid.dtype.highest) - zero
             zero, steps = zero + moved, steps - moved.unsqueeze(1)
         energy, fit = total(steps.square()), total(steps * aim)

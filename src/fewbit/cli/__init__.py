@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
     arguments = [argument for argument in arguments if argument != _TRACEBACK]
     as_json = "--json" in arguments
     try:
-        code = _app()(arguments, prog_name="fewbit", standalone_mode=False)
+        code = _app()(arguments, prog_name="fewbit", standalone_mode=False, obj=arguments)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except Exception as error:

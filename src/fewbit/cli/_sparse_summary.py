@@ -12,10 +12,11 @@ from rich.filesize import decimal
 from fewbit.cli import _output
 from fewbit.record import Record
 
-_QUIET = frozenset(
-    ("read", "layout", "all-splits", "quantized", "activation", "kernel", "bias-corrected", "pruned", "sparse", "item")
-)
-"""Lines there is one of for each layer, or that the record has of every run."""
+_QUIET = frozenset((
+    "read", "layout", "all-splits", "quantized", "activation", "kernel", "bias-corrected", "pruned", "sparse", "item",
+    "not-judged",
+))  # fmt: skip
+"""Lines there is one of for each layer, that the record has of every run, or that are told before."""
 _NAMED = 3
 
 
@@ -53,7 +54,11 @@ def lines(record: Record) -> Iterator[str]:
     if old and new:
         where = f", on {after['samples']} samples" if after.get("samples") else ""
         yield f"{new['name']} {_number(old)} before, {_number(new)} after{where}"
-    else:
+    why = before.get("not_judged") or after.get("not_judged")
+    if why:
+        place = f" ({why['where']})" if why["where"] else ""
+        yield f"not judged by {facts.get('metric')}: {why['what']}{place}"
+    elif not old or not new:
         yield "nothing was judged: no data that says what is right (--validation DATA)"
     if after.get("sparsity"):
         yield f"{after['sparsity']['share']:.2%} of the weights are zero, {before['sparsity']['share']:.2%} before"

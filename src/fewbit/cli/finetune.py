@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fewbit.cli import _choice, _output
+from fewbit.cli._spoken import in_words_of_the_line
 
 if TYPE_CHECKING:
     from fewbit.record import Record
 
 _EXPECTED = ("read", "layout", "all-splits")
 """What the record says of every run."""
+_EXACT = 1e-5
+"""A change of answers below which rounding in floats is all there is."""
 _OF_TOKENS = ("causal_lm", "sequence_classification", "token_classification", "question_answering")
 
 
@@ -35,7 +38,7 @@ def command(
     ] = None,
     data_option: Annotated[
         list[str] | None,
-        typer.Option(help="name=value, a key of custom_config, such as max_length=512; again for more."),
+        typer.Option(help="name=value about the data, such as max_length=512; again for more."),
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
@@ -60,6 +63,7 @@ def command(
         fewbit finetune fewbit-demo/model.py:build --data fewbit-demo/huggingface --task image_classification -o tuned
 
     """
+    from fewbit.tuning.configuring import AsSaid
     from fewbit.tuning.finetune import finetune
 
     said = {
@@ -71,10 +75,15 @@ def command(
         "device": device,
     }
     given = {name: value for name, value in said.items() if value is not None} | _output.parse_options(option or ())
-    with _output.TerminalProgress() as progress, _told_how_to_go_on(out):
+    about = AsSaid(data, step, _output.parse_options(data_option or ()))
+    with (
+        _output.TerminalProgress() as progress,
+        _told_how_to_go_on(out),
+        in_words_of_the_line(_options(said)) as spoken,
+    ):
         trained: Any = finetune(
             model,
-            _configured(data, step, data_option, model),
+            about,
             method=method,
             task=task,
             teacher=teacher,
@@ -85,7 +94,16 @@ def command(
             factory=factory,
             **given,
         )
-    return _tell(trained.fewbit_record, out, as_json=json)
+    return _tell(trained.fewbit_record, out, spoken, as_json=json)
+
+
+def _options(own: Iterable[str]) -> dict[str, str]:
+    """How each setting is written in a line."""
+    from fewbit.tuning.options import Options
+
+    found = {key.name: f"--option {key.name}={{}}" for key in Options.known()}
+    found |= {name: f"--{name.replace('_', '-')} {{}}" for name in (*own, "method", "task", "teacher", "validation")}
+    return found | {"resume": "--no-resume", "output": "--out {}"}
 
 
 @contextmanager
@@ -98,16 +116,7 @@ def _told_how_to_go_on(out: Path) -> Iterator[None]:
         raise
 
 
-def _configured(data: str, steps: list[str] | None, options: list[str] | None, model: str) -> Any:
-    """The data as the command line names it, with what it says about it."""
-    if not steps and not options:
-        return data
-    from fewbit.tuning.opening import as_config
-
-    return as_config(data, model, steps, _output.parse_options(options or ()))
-
-
-def _tell(record: Record, out: Path, *, as_json: bool) -> int:
+def _tell(record: Record, out: Path, spoken: Callable[[str], str], *, as_json: bool) -> int:
     """Print what a run came to; of several processes the first one does."""
     from fewbit.engine.joining import is_first
 
@@ -126,11 +135,21 @@ def _tell(record: Record, out: Path, *, as_json: bool) -> int:
     for name in facts["before"] or ():
         after = (facts["after"] or {}).get(name)
         lines.append(f"{name} {facts['before'][name]:.4g} before, {after:.4g} after, on data it did not learn from")
+    lines += _of_merging(facts.get("merge"))
     if facts["before"] is None:
         lines.append("nothing was kept aside to judge by: --validation DATA says what it has learned")
     if facts["best_step"] not in (None, facts["steps"]):
         lines.append(f"the weights are those of step {facts['best_step']}, the best evaluation")
-    notes = (f"{line['what']}: {line['reason']}" for line in record.lines if line["what"] not in _EXPECTED)
+    notes = (spoken(f"{line['what']}: {line['reason']}") for line in record.lines if line["what"] not in _EXPECTED)
     for line in (*lines, *notes, f"in {out}"):
         _output.stdout().print(line, markup=False)
     return 0
+
+
+def _of_merging(merge: Mapping[str, Any] | None) -> Iterator[str]:
+    """What putting adapters into the weights cost."""
+    if merge is None or (merge["output_error"] or 0) < _EXACT:
+        return
+    yield f"merging changed the answers by {merge['output_error']:.3%}, most in {merge['worst']}"
+    if merge["after"]:
+        yield "after merging: " + ", ".join(f"{name} {value:.4g}" for name, value in merge["after"].items())

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from fewbit.cli import _choice, _output, _sparse_summary
+from fewbit.cli._going_on import told_how_to_go_on
+from fewbit.cli._sparse_words import in_words_of_sparsify
 from fewbit.errors import UsageError
 
 Mode = Annotated[
@@ -20,6 +22,7 @@ Level = Annotated[
 
 
 def command(
+    context: typer.Context,
     mode: Mode,
     model: Annotated[
         str | None,
@@ -62,7 +65,7 @@ def command(
 
     The folder has `deployment/` with the model, its recipe, preprocessing, labels and samples, `record.json` with what
     was gained and lost, and `recipe.yaml`, which makes the same model again. Data, model and settings are checked
-    before the work starts. Training that was interrupted goes on when the same line is run again.
+    before the work starts. A line that was stopped goes on from what is finished when it is run again.
 
     Examples:
 
@@ -71,28 +74,35 @@ def command(
         fewbit sparsify training-aware --optim-level 0.8 --show-recipe
 
     """
+    from fewbit.sparsity.output_folder import leave
     from fewbit.sparsity.verb import sparsify
 
     level = 0.5 if optim_level is None else _level(optim_level)
     if recipe is not None and optim_level is not None:
         raise UsageError("--recipe and --optim-level", where="--recipe", expected="one of the two")
-    chosen = _recipe(recipe, mode, level, use_case, teacher)
+    _refuse_mode(mode)
     if show_recipe:
-        return _show(chosen, as_json=json)
+        with in_words_of_sparsify():
+            return _show(_recipe(recipe, mode, level, use_case, teacher), as_json=json)
     missing = [flag for flag, value in (("--model", model), ("--data", data)) if value is None]
     if model is None or data is None:
         raise UsageError(f"{' and '.join(missing)} not given", expected=f"{' … '.join(missing)} …")
     limits = {"train_samples": train_samples, "val_samples": val_samples}
     given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     folder = out or Path(f"{_stem(model)}-{mode}")
-    with _output.TerminalProgress() as progress:
+    new = not folder.expanduser().exists()
+    with (
+        _output.TerminalProgress() as progress,
+        told_how_to_go_on(context, lambda: leave(folder.expanduser(), made=new)),
+        in_words_of_sparsify(),
+    ):
         sparsify(
             model,
             data,
             mode=mode,
             use_case=use_case,
             optim_level=level,
-            recipe=chosen if recipe is not None else None,
+            recipe=recipe,
             output=folder,
             teacher=teacher,
             validation=validation,
@@ -106,34 +116,31 @@ def command(
     return _sparse_summary.tell(folder, as_json=json)
 
 
-def _level(text: str) -> float:
-    """A level as it is written: whole numbers stay whole, so that 50 is percents."""
+def _level(text: str) -> Any:
+    """A level as it is written: whole numbers stay whole, so that 50 is percents; what is no number stays as it is."""
     try:
         return int(text) if text.strip().isdecimal() else float(text)
     except ValueError:
-        raise UsageError(f"--optim-level {text}", where="--optim-level", expected="a number from 0 to 1") from None
+        return text
 
 
-def _recipe(path: Path | None, mode: str, level: float, use_case: str | None, teacher: str | None) -> Any:
+def _refuse_mode(mode: str) -> None:
+    from fewbit.sparsity.modes import fault_of_mode
+
+    for fault in fault_of_mode(mode):
+        raise UsageError(
+            fault.found, where="MODE", expected=fault.expected, try_="fewbit sparsify one-shot --model … --data …"
+        )
+
+
+def _recipe(path: Path | None, mode: str, level: Any, use_case: str | None, teacher: str | None) -> Any:
     """The recipe of the line."""
     from fewbit.sparsity.levels import recipe_for
-    from fewbit.sparsity.modes import fault_of_mode
     from fewbit.sparsity.recipe import Recipe
 
-    faults = fault_of_mode(mode)
-    if faults:
-        raise UsageError(
-            faults[0].found,
-            where="MODE",
-            expected=faults[0].expected,
-            try_="fewbit sparsify one-shot --model … --data …",
-        )
-    if path is None:
-        return recipe_for(mode, level, use_case=use_case, teacher=teacher not in (None, "off"))
-    found = Recipe.load(path)
-    if found.mode != mode:
-        raise UsageError(f"the recipe is for {found.mode}", where=path, expected=f"fewbit sparsify {found.mode} …")
-    return found
+    if path is not None:
+        return Recipe.load(path)
+    return recipe_for(mode, level, use_case=use_case, teacher=teacher not in (None, "off"))
 
 
 def _show(recipe: Any, *, as_json: bool) -> int:

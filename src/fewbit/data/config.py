@@ -26,7 +26,7 @@ from fewbit.registry import is_reference
 _PARTS = ("dataset_name", "preprocessing_steps", "custom_config")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DatasetConfig:
     """Which data, and what is done to it. It cannot be changed; `replace` makes another.
 
@@ -40,7 +40,7 @@ class DatasetConfig:
     name: str
     steps: tuple[str, ...]
     options: Mapping[str, Any]
-    data: Any = field(compare=False, repr=False)
+    data: Any = field(repr=False)
 
     def open(self, split: str | None = "train") -> Dataset:
         """The prepared samples of a split, lazily.
@@ -142,6 +142,16 @@ class DatasetConfig:
     def from_yaml(cls, content: str | bytes) -> Self:
         """The inverse of `to_yaml`; the safe loader only."""
         return cls.from_dict(yaml.safe_load(content))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same data, prepared the same way; of objects, the very same one."""
+        if not isinstance(other, DatasetConfig):
+            return NotImplemented
+        same = self.data is other.data or (isinstance(self.data, str) and self.data == other.data)
+        return same and (self.name, self.steps, self.options) == (other.name, other.steps, other.options)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.steps))
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self.given.items())

@@ -12,6 +12,7 @@ from typing import Any
 
 from fewbit.data.keys import GENERAL
 from fewbit.data.preparing import fingerprints
+from fewbit.data.preparing.known_classes import Spelled, known_classes, refuse_differing
 from fewbit.data.preparing.origin import Origin, find_origin, open_origin
 from fewbit.data.preparing.splitting import Cut, split_of
 from fewbit.data.preparing.step_list import Step, find_steps
@@ -103,21 +104,29 @@ def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any], learned:
     bind = getattr(preset, "fitted", None)
     ends = origin.hub is None or known_length(whole) is not None
     every = (lambda: (_renamed(row, columns, only) for row in learned() if isinstance(row, Mapping))) if ends else None
-    read = partial(preset.example, options=options) if bind is None else bind(renamed, options, every)
+    known = known_classes(rows.facts, columns)
+    if bind is None:
+        plain = partial(preset.example, options=options)
+        read: Any = Spelled(plain, known) if known else plain
+    else:
+        read = bind(renamed, options, every, known)
     labels = getattr(read, "labels", None)
+    refuse_differing(rows.facts, columns, getattr(read, "column", "label"))
     classes = getattr(preset, "CLASSES", None) if labels is None else labels.classes
-    if classes:
-        _agree(rows.facts.setdefault("classes", list(classes)), list(classes), origin.how)
-    for code, message in labels.remarks if labels is not None else ():
+    if classes is None and not known:
+        classes = rows.facts.get("classes")  # a reader that has numbered them itself
+    for code, message in (*getattr(read, "remarks", ()), *(labels.remarks if labels is not None else ())):
         rows.record.note(code, message)
     if origin.sample:
         rows.record.note("sample-data", "no data is named: these rows are a small sample of ours")
     rows.record.note("read", f"{origin.how}, read as {options['task'] or 'what its columns look like'}")
     module = str(getattr(preset, "__name__", type(preset).__name__))
     name, ours = module.rpartition(".")[2], module.startswith("fewbit.")
-    # What is read as it is leaves nothing out: pictures are not decoded to be counted.
-    reading = Reading(read, columns, only)
-    return Stepped(rows, reading, name, drops=read is not dict, forgives=True, of_user=not ours)
+    drops = getattr(read, "drops", True)
+    made = Stepped(rows, Reading(read, columns, only), name, drops=drops, forgives=drops, of_user=not ours)
+    made.facts = {name: value for name, value in rows.facts.items() if name != "classes"}
+    made.facts |= {"classes": list(classes)} if classes else {}
+    return made
 
 
 def _agree(known: list[str], said: list[str], where: str) -> None:

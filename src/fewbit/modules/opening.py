@@ -59,12 +59,12 @@ def open_model(path: str | Path, factory: Callable[[], nn.Module] | str | None =
         return _filled(place, read_pickled(place), factory)
     if suffix == ".onnx":
         raise UsageError(f"{place.name!r} is an ONNX model", where=place, expected="a PyTorch model")
-    raise UsageError(
-        f"{place.name!r} is no model that can be told by its name",
-        where=place,
-        expected=_EXPECTED,
-        try_=None if suffix else "give it the ending of what it is, such as .onnx",
-    )
+    hints = {
+        "": "give it the ending of what it is, such as .onnx",
+        ".py": f"the function in it that returns the model: '{place}:function'",
+    }
+    what = f"{place.name!r} is no model that can be told by its name"
+    raise UsageError(what, where=place, expected=_EXPECTED, try_=hints.get(suffix))
 
 
 def refuse_missing(path: str | Path) -> None:

@@ -35,6 +35,20 @@ class Fault:
         return "\n     ".join(lines + ([f"try: {self.try_}"] if self.try_ else []))
 
 
+class FaultsError(UsageError):
+    """Several faults in one error.
+
+    Args:
+        faults: each of them.
+        what: the thing they are faults of.
+    """
+
+    def __init__(self, faults: Sequence[Fault], what: str):
+        lines = [f"  {number}. {fault}" for number, fault in enumerate(faults, 1)]
+        super().__init__("\n".join([f"{len(faults)} faults in {what}", *lines]))
+        self.faults = tuple(faults)
+
+
 def refuse(faults: Sequence[Fault], what: str) -> None:
     """Raise every fault in one error; nothing if there is none.
 
@@ -50,8 +64,7 @@ def refuse(faults: Sequence[Fault], what: str) -> None:
         fault = faults[0]
         raise UsageError(fault.found, where=fault.path, expected=fault.expected, try_=fault.try_)
     if faults:
-        lines = [f"  {number}. {fault}" for number, fault in enumerate(faults, 1)]
-        raise UsageError("\n".join([f"{len(faults)} faults in {what}", *lines]))
+        raise FaultsError(faults, what)
 
 
 def closest(name: str, known: Iterable[str], most: int = 8) -> str:

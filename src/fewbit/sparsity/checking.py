@@ -23,6 +23,7 @@ _TASKS = {
     "sequence_classification": "text-classification",
 }
 """What formats call the tasks they know."""
+_UNLABELLED = "name the columns: columns={'text': '…', 'label': '…'} (--option 'columns={text: …, label: …}')"
 _SHOWN = 8
 
 
@@ -51,8 +52,11 @@ def check_data(
     own = registry.is_reference(use_case.name)  # what rows mean to it is its own affair
     how: dict[str, Any] = {"format": options.get("format"), "task": None if own else _TASKS.get(use_case.task or "")}
     check = DataCheck(place, **how, progress=progress, **reading)
+    label = dict(options.get("columns") or {}).get("label")
     if check.report.format == "npz":
         check = DataCheck(place, **how, model=model, progress=progress, **reading)
+    elif check.report.format == "rows" and label is not None:
+        check = DataCheck(place, **how, progress=progress, **{"label": label, **reading})
     report = check.run()
     _tell(report, place, excused=options.get("policy") is not None, record=record)
 
@@ -68,13 +72,13 @@ def _tell(report: DataReport, place: Path, *, excused: bool, record: Record) -> 
     lines = [
         f"{report.counts[code]:,} × {code}: {found[0] if found else known.meaning}" for code, known, found in kinds
     ]
+    more = f"`fewbit check {place}` names every place; policy='drop' (--option policy=drop) goes on without them; "
     raise DataError(
         "\n  - ".join(["the data has faults:", *lines[:_SHOWN]]),
         code=kinds[0][0],
         where=place,
         expected="data without faults, before anything is computed",
-        try_=f"`fewbit check {place}` names every place; policy='drop' (--option policy=drop) goes on without them; "
-        f"{kinds[0][1].fix}",
+        try_=_UNLABELLED if kinds[0][0] == "no-label" else more + kinds[0][1].fix,
     )
 
 

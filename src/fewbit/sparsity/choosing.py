@@ -49,10 +49,16 @@ def find_use_case(said: str) -> UseCase:
         raise UsageError(
             f"there is no use case {said!r}",
             where="use_case",
-            expected=nearest(plain, names),
+            expected=_nearest(plain, names),
             try_="`fewbit list use_cases`, or one of your own as 'file.py:function'",
         )
     return read(name, registry.get("use_cases", name))
+
+
+def _nearest(said: str, names: Mapping[str, str]) -> str:
+    """Names and aliases like it, and all there are by name alone: aliases are many."""
+    near = nearest(said, names).partition("Known: ")[0]
+    return f"{near}Known: {', '.join(registry.names('use_cases'))}"
 
 
 def use_case_for(model: Any, format: str | None, row: Any, task: str | None) -> tuple[UseCase, str]:

@@ -12,12 +12,14 @@ from torch import nn
 from fewbit.data.signature import read_signature
 from fewbit.engine.staging import made_whole
 from fewbit.modules import manifest
-from fewbit.sparsity.deploying.model_files import Written, write_graph, write_module
+from fewbit.sparsity.deploying.model_files import write_graph, write_module
 from fewbit.sparsity.deploying.readme import readme
 from fewbit.sparsity.deploying.samples import Sample, items_of, samples_of, write_samples
+from fewbit.sparsity.deploying.written import Written
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.latency import latency, words
 from fewbit.sparsity.measuring import measure
+from fewbit.sparsity.unchanged import is_unchanged
 
 NAME = "deployment"
 
@@ -52,8 +54,9 @@ def deploy(folder: Path, model: Any, *, dense: Any, recipe: Any, use_case: Any, 
     samples = samples_of(model, items)
     if not samples:
         job.record.note("no-samples", "there is no data: nothing was timed, and the deployment has no samples")
-    facts["latency"] = latency(dense, model, items[0]) if items else None
-    facts["speed"] = words(model, facts["latency"])
+    same = is_unchanged(dense, model)
+    facts["latency"] = latency(dense, model, items[0]) if items and not same else None
+    facts["speed"] = words(model, facts["latency"], unchanged=same)
     target = Path(folder) / NAME
     with made_whole(target, overwrite=False) as staged:
         if isinstance(model, nn.Module):
@@ -61,6 +64,7 @@ def deploy(folder: Path, model: Any, *, dense: Any, recipe: Any, use_case: Any, 
         else:
             written = write_graph(model, staged, samples)
         _write_rest(staged, model, samples, recipe, use_case, job)
+        facts["speed"] += written.speed
         text = readme(staged, written, facts, facts["speed"], job.factory)
         (staged / "README.md").write_text(text, encoding="utf-8")
         _list_files(staged)
@@ -103,4 +107,4 @@ def _list_files(folder: Path) -> None:
 
 def _facts(folder: Path, written: Written) -> dict[str, Any]:
     sizes = {name: (folder / name).stat().st_size for name in manifest.files(folder)}
-    return {"kind": written.kind, "files": sizes, "checks": written.checks}
+    return {"kind": written.kind, "files": sizes, "checks": written.checks, "onnx": written.onnx}

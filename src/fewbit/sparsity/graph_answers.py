@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fewbit.data.signature import read_signature
 from fewbit.errors import DataError
-from fewbit.sparsity.judged import batch_size
+from fewbit.sparsity.batch_rows import batch_size
 from fewbit.tuning.calling import ARGS
 
 _CHANNELS = (1, 3, 4)

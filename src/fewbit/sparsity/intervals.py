@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, isnan
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ _SHARES = {
 }
 """Numbers that say of how many positions something holds, with the sums they are made of."""
 
-_DRAWS = 400
+_DRAWS, _AT_ONCE = 400, 25
 _SEED = 0
 
 
@@ -43,8 +43,13 @@ def estimates(kind: type[Metric], parts: Sequence[Any]) -> dict[str, Estimate]:
     found = {name: _by_formula(name, sums) for name in numbers}
     rest = [name for name, estimate in found.items() if estimate is None]
     drawn = _drawn(kind, parts, sums, rest) if rest and len(parts) > 1 else {}
-    made = {name: found[name] or Estimate(value, *drawn.get(name, (None, None))) for name, value in numbers.items()}
+    made = {name: found[name] or _around(value, drawn.get(name)) for name, value in numbers.items()}
     return {name: estimate for name, estimate in made.items() if not isnan(estimate.value)}
+
+
+def _around(value: float, ends: tuple[float, float] | None) -> Estimate:
+    """A number with the ends of its interval; draws, in which samples repeat, may all lie to one side of it."""
+    return Estimate(value, None, None) if ends is None else Estimate(value, min(ends[0], value), max(ends[1], value))
 
 
 def _by_formula(name: str, sums: dict[str, NDArray[Any]]) -> Estimate | None:
@@ -63,31 +68,47 @@ def _drawn(
 ) -> dict[str, tuple[float, float]]:
     """The middle 95 % of what draws of samples give."""
     chooser = np.random.default_rng(_SEED)
-    values: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(_DRAWS):
-        chosen = chooser.integers(0, len(parts), len(parts))
-        metric = kind()
-        if sums:
-            times = np.bincount(chosen, minlength=len(parts))
-            metric.merge([{name: _like(column, times, parts[0][name]) for name, column in sums.items()}])
-        else:
-            metric.merge([parts[number] for number in chosen])
-        result = metric.result()
-        for name in names:
-            values[name].append(result[name])
-    finite = {name: [value for value in each if isfinite(value)] for name, each in values.items()}
-    ends = {name: np.quantile(each, [0.025, 0.975]) for name, each in finite.items() if each}
+    found = []
+    for _ in range(_DRAWS // _AT_ONCE):
+        chosen = (chooser.integers(0, len(parts), len(parts)) for _ in range(_AT_ONCE))
+        times = np.stack([np.bincount(each, minlength=len(parts)) for each in chosen])
+        found.append(_numbers(kind, parts, sums, times))
+    values = {name: np.concatenate([each[name] for each in found]) for name in names}
+    finite = {name: each[np.isfinite(each)] for name, each in values.items()}
+    ends = {name: np.quantile(each, [0.025, 0.975]) for name, each in finite.items() if len(each)}
     return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
 
+def _numbers(
+    kind: type[Metric], parts: Sequence[Any], sums: dict[str, NDArray[Any]], times: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """The numbers of some draws: all at once where the metric can, else each from its sums or parts."""
+    together = kind.drawn(parts, times)
+    if together is not None:
+        return together
+    results = []
+    for row in times:
+        metric = kind()
+        if sums and sums.keys() == _keys(parts[0]):
+            metric.merge([{name: _like(column, row, parts[0][name]) for name, column in sums.items()}])
+        else:
+            metric.merge([part for part, often in zip(parts, row) for _ in range(often)])
+        results.append(metric.result())
+    return {name: np.array([each[name] for each in results]) for name in results[0]}
+
+
 def _columns(parts: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    """The sums of all samples, one column a sum; nothing where parts are more than sums."""
-    if not all(isinstance(part, dict) and part.keys() == parts[0].keys() for part in parts):
+    """The sums of all samples, one column a sum; what is more than a sum is left out."""
+    names = _keys(parts[0])
+    if any(_keys(part) != names for part in parts):
         return {}
-    shapes = [{name: np.shape(value) for name, value in part.items()} for part in parts]
-    if any(each != shapes[0] for each in shapes) or not all(_is_sum(value) for value in parts[0].values()):
-        return {}
-    return {name: np.stack([np.asarray(part[name], np.float64) for part in parts]) for name in parts[0]}
+    summed = [name for name in names if _is_sum(parts[0][name])]
+    alike = [name for name in summed if len({np.shape(part[name]) for part in parts}) == 1]
+    return {name: np.stack([np.asarray(part[name], np.float64) for part in parts]) for name in alike}
+
+
+def _keys(part: Any) -> set[str]:
+    return set(part) if isinstance(part, dict) else set()
 
 
 def _is_sum(value: Any) -> bool:

@@ -30,6 +30,7 @@ class Job:
         options: more that the user said, by name: `batch_size`, `seqlen`, `device` ….
         teacher: a model that shows how it is done, if the user named one; none otherwise.
         metric: the number that results are judged by, one of the task's: `accuracy`, `map`, `loss` …; none if no task.
+        asked: whether the user named the metric; if not, it is the usual one, and may be left out with a note.
         classes: the names of the classes in the order of their numbers, if the data has any.
         preprocessing: what is done to a row before the model sees it, as JSON values.
         home: where the model was opened from: its folder or file, or `"file.py:function"`; none if it was an object.
@@ -50,6 +51,7 @@ class Job:
     options: dict[str, Any] = field(default_factory=dict)
     teacher: Any = None
     metric: str | None = None
+    asked: bool = False
     classes: list[str] | None = None
     preprocessing: dict[str, Any] = field(default_factory=dict)
     home: str | None = None

@@ -3,25 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fewbit.engine.confidence import Estimate, ratio
 from fewbit.errors import DataError
+from fewbit.sparsity.batch_faults import explained, refuse_classes, refuse_unlabelled
+from fewbit.sparsity.batch_rows import rows_of
 from fewbit.sparsity.intervals import estimates
 from fewbit.tuning.calling import to_device
-from fewbit.tuning.feeding import Feed
+from fewbit.tuning.feeding import Feed, Part
 
 Answer = Callable[[Mapping[str, Any]], Any]
 """What a model makes of a batch."""
 
 
 def judge(
-    answer: Answer, feed: Feed, task: Any, *, place: torch.device, limit: int | None = None, losses: bool = True
+    answer: Answer,
+    feed: Feed,
+    task: Any,
+    *,
+    place: torch.device,
+    limit: int | None = None,
+    losses: bool = True,
+    classes: Sequence[str] = (),
 ) -> tuple[dict[str, Estimate], int]:
     """The task's numbers with their intervals, and how many samples they rest on.
 
@@ -32,24 +39,20 @@ def judge(
         place: where the model is.
         limit: of samples; all if none.
         losses: whether the task can tell the loss of such answers; the mean is then among the numbers.
+        classes: the names of the data's, if it has any: a model that tells fewer apart is not judged by some of them.
 
     Raises:
-        DataError: there is no sample, or one without an answer.
+        DataError: there is no sample, one without an answer, or answers and labels that do not fit together.
     """
     parts: list[Any] = []
     lost: list[tuple[float, float]] = []
-    alone = bool(getattr(task, "ANSWERS", ("labels",)))  # a model that is told the answers says one loss a batch
     with torch.no_grad():
         for part in feed.epoch(0):
-            batch = to_device(part.batch, place)
-            _refuse_unlabelled(batch, task)
-            outputs = answer(batch)
-            rows = list(_rows(outputs, batch))
-            if losses:
-                for each in rows if alone else [(outputs, batch)]:
-                    total, count = task.loss(*each)
-                    lost.append((float(total), float(count)))
-            parts += [_parts(task, *row) for row in rows]
+            outputs, batch = _answered(answer, part, task, place, feed.name(part.items), classes)
+            with explained(batch, feed.name(part.items)):
+                rows = list(rows_of(outputs, batch))
+                parts += [_parts(task, *row) for row in rows]
+                lost += _losses(task, rows, (outputs, batch)) if losses else []
             if limit is not None and len(parts) >= limit:
                 break
     if not parts:
@@ -60,48 +63,48 @@ def judge(
     return found, len(parts)
 
 
-def _refuse_unlabelled(batch: Mapping[str, Any], task: Any) -> None:
-    names = {"labels", *getattr(task, "ANSWERS", ())}
-    if not names & batch.keys():
-        raise DataError(
-            f"the data does not say what is right: it has {', '.join(batch)}",
-            code="no-labels",
-            where="validation",
-            expected=" or ".join(sorted(names)),
-        )
+def rehearse(
+    answer: Answer,
+    feed: Feed,
+    task: Any,
+    *,
+    place: torch.device,
+    losses: bool = True,
+    classes: Sequence[str] = (),
+) -> list[str]:
+    """The names of the numbers that `judge` will find, from the first batch; arguments and errors are its own."""
+    part = next(feed.epoch(0), None)
+    if part is None:
+        raise DataError("there is nothing to judge by: no sample", code="no-samples", where="validation")
+    with torch.no_grad():
+        outputs, batch = _answered(answer, part, task, place, feed.name(part.items), classes)
+        with explained(batch, feed.name(part.items)):
+            metric = task.METRIC()
+            metric.update(outputs, batch)
+            if losses:
+                task.loss(outputs, batch)
+            return [*metric.result(), *(["loss"] if losses else [])]
+
+
+def _answered(
+    answer: Answer, part: Part, task: Any, place: torch.device, where: str, classes: Sequence[str]
+) -> tuple[Any, dict[str, Any]]:
+    """The model's answers to a batch, and the batch."""
+    batch = to_device(part.batch, place)
+    refuse_unlabelled(batch, task)
+    with explained(batch, where):
+        outputs = answer(batch)
+        refuse_classes(outputs, batch, where, classes)
+    return outputs, batch
+
+
+def _losses(task: Any, rows: Sequence[Any], whole: tuple[Any, Any]) -> list[tuple[float, float]]:
+    alone = bool(getattr(task, "ANSWERS", ("labels",)))  # a model that is told the answers says one loss a batch
+    found = (task.loss(*each) for each in (rows if alone else [whole]))
+    return [(float(total), float(count)) for total, count in found]
 
 
 def _parts(task: Any, outputs: Any, batch: Mapping[str, Any]) -> Any:
     metric = task.METRIC()
     metric.update(outputs, batch)
     return metric.parts()
-
-
-def _rows(outputs: Any, batch: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each sample alone, as a batch of one."""
-    size = batch_size(batch)
-    for row in range(size):
-        yield _row(outputs, row, size), {name: _row(value, row, size) for name, value in batch.items()}
-
-
-def batch_size(batch: Mapping[str, Any]) -> int:
-    """How many samples a batch has."""
-    return max((size for value in batch.values() if (size := _size(value)) is not None), default=0)
-
-
-def _size(value: Any) -> int | None:
-    if isinstance(value, tuple):
-        return next((size for each in value if (size := _size(each)) is not None), None)
-    return len(value) if isinstance(value, list) or (isinstance(value, Tensor) and value.ndim) else None
-
-
-def _row(value: Any, row: int, size: int) -> Any:
-    """One sample of whatever holds one for each."""
-    if isinstance(value, SimpleNamespace):
-        value = vars(value)
-    if isinstance(value, Mapping):  # a model's outputs, whose tensors are asked for as attributes
-        return SimpleNamespace(**{str(name): _row(each, row, size) for name, each in value.items()})
-    if isinstance(value, tuple):
-        return tuple(_row(each, row, size) for each in value)
-    holds = isinstance(value, list) or (isinstance(value, Tensor) and value.ndim > 0)
-    return value[row : row + 1] if holds and len(value) == size else value

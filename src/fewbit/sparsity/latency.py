@@ -72,27 +72,17 @@ def _in_turns(first: Callable[[], Any], second: Callable[[], Any], seconds: floa
     return pairs
 
 
-def words(model: Any, found: dict[str, Any] | None) -> list[str]:
+def words(model: Any, found: dict[str, Any] | None, *, unchanged: bool = False) -> list[str]:
     """What may be said of a model's speed, and what its zeros do not do for it, a sentence each.
 
     Args:
         model: the result.
         found: what `latency` said; none if nothing was timed.
+        unchanged: whether it is the float model, byte for byte, so that there is nothing to time.
     """
-    said = []
+    said = ["It is the float model, byte for byte, and as fast: nothing was timed."] if unchanged else []
     if found is not None:
-        ratio = found["ratio"]
-        verdict = (
-            f"{1 / ratio['median']:.2f} times as fast as the float model"
-            if ratio["high"] < 1
-            else f"slower than the float model by {ratio['median'] - 1:.0%}"
-            if ratio["low"] > 1
-            else "as fast as the float model, as far as could be seen"
-        )
-        said.append(
-            f"In {found['runtime']} here it is {verdict}: its time is {ratio['median']:.2f} of the float's "
-            f"(quartiles {ratio['low']:.2f} to {ratio['high']:.2f}, {found['turns']} turns)."
-        )
+        said.append(verdict(found))
     counted = zeros_of(model)
     zeros, elements = sum(each.zeros for each in counted), sum(each.elements for each in counted)
     if zeros >= _WORTH_SAYING * elements > 0:
@@ -106,11 +96,27 @@ def words(model: Any, found: dict[str, Any] | None) -> list[str]:
             f"{fours} of {matrices} linear layers are 2:4. That is faster on NVIDIA GPUs from Ampere on alone, in half "
             "precision: by fewbit.sparsity.semi_structured.to_semi_structured(model), or in TensorRT."
         )
-    if _has_codes(model):
+    if _has_codes(model) and not unchanged:
         faster = found is not None and found["ratio"]["high"] < 1
         here = "" if faster else "; a small model, or a runtime that computes in floats all the same, gains nothing"
         said.append(f"Codes of few bits are what makes a model faster, where the machine computes with them{here}.")
     return said
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """What `latency` found, in a sentence."""
+    ratio = found["ratio"]
+    how = (
+        f"{1 / ratio['median']:.2f} times as fast as the float model"
+        if ratio["high"] < 1
+        else f"slower than the float model by {ratio['median'] - 1:.0%}"
+        if ratio["low"] > 1
+        else "as fast as the float model, as far as could be seen"
+    )
+    return (
+        f"In {found['runtime']} here it is {how}: its time is {ratio['median']:.2f} of the float's "
+        f"(quartiles {ratio['low']:.2f} to {ratio['high']:.2f}, {found['turns']} turns)."
+    )
 
 
 def _call(model: Any, item: Any) -> Callable[[], Any]:

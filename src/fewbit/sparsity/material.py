@@ -13,18 +13,18 @@ from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
 from fewbit.data.findings import Progress
 from fewbit.data.source import known_length
-from fewbit.data.text.tokenizer import has_tokenizer, home_of, open_tokenizer
 from fewbit.errors import UsageError
 from fewbit.record import Record
 from fewbit.sparsity.calibration import calibration_of
 from fewbit.sparsity.checking import check_data, first_row
 from fewbit.sparsity.choosing import use_case_for
+from fewbit.sparsity.data_faults import refuse_format, refuse_texts
 from fewbit.sparsity.opening import Network
 from fewbit.sparsity.own_samples import all_samples, own_samples
 from fewbit.sparsity.picture_range import picture_range
 from fewbit.sparsity.said import Said
 from fewbit.sparsity.use_cases._base import UseCase
-from fewbit.tuning.opening import as_config, for_model
+from fewbit.tuning.configuring import as_config, for_model
 
 _ANSWERS = ("label", "labels", "boxes", "mask", "masks", "start_positions")
 _OF_PICTURES = ("image_size", "image_mean", "image_std")
@@ -80,13 +80,15 @@ def gather(
     """
     data = Dataset(data) if hasattr(data, "__next__") else data  # which can be gone through once only
     look = first_row(data) if data is not None else (None, None)
+    why = "as was said"
     if use_case is None:
         task = data.task if isinstance(data, DatasetConfig) else None
         use_case, why = use_case_for(network.model, look[0], look[1], task)
         record.note("use-case", why, where=use_case.name)
     if data is None:
         return Material(use_case)
-    _refuse_format(use_case, look[0], data)
+    refuse_format(use_case, look[0], data, why)
+    refuse_texts(network, use_case, look[1], said, why)
     about: dict[str, Any] = {"options": said.data, "record": record, "progress": progress}
     check_data(data, use_case, network.model, **about)
     if validation is not None and validation is not False:
@@ -136,17 +138,6 @@ def _of_steps(
     return made, made
 
 
-def _refuse_format(use_case: UseCase, format: str | None, data: Any) -> None:
-    known = (*use_case.formats, "objects", None)
-    if use_case.formats and format not in known:
-        raise UsageError(
-            f"{use_case.name} does not read the format {format}",
-            where=data if isinstance(data, str | Path) else type(data).__name__,
-            expected=f"{', '.join(use_case.formats)}, or a loader",
-            try_="another use case (`fewbit list use_cases`), or one of your own as 'file.py:function'",
-        )
-
-
 def _prepared(data: Any, network: Network, use_case: UseCase, said: Said, look: tuple[str | None, Any]) -> Any:
     """Paths, rows and pictures as a configuration; everything else as it is."""
     row = look[1]
@@ -161,24 +152,10 @@ def _prepared(data: Any, network: Network, use_case: UseCase, said: Said, look: 
     if isinstance(data, DatasetConfig):
         return for_model(data.replace(**said.data) if said.data else data, use_case.task, network.model)
     home = network.home or network.model
-    if use_case.kind == "texts" and _is_text(row) and "tokenizer" not in keys:
-        place = home_of(home)
-        if place is None or not has_tokenizer(place):
-            open_tokenizer(home)  # which says what is missing
     if pictured and not isinstance(data, str | Path):
         return generate_dataset_config(data, steps, keys)
     made = as_config(data, home, steps, keys)
     return for_model(made, use_case.task, network.model) if use_case.task else made
-
-
-def _is_text(row: Any) -> bool:
-    values = list(row.values()) if isinstance(row, Mapping) else [row]
-    tokens = isinstance(row, Mapping) and "input_ids" in row
-    return not tokens and any(isinstance(value, str) or _are_words(value) for value in values)
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], str | Mapping)
 
 
 def _limited(data: Any, counts: Mapping[str, int | None], seed: int) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.engine.staging import check_target, place
+from fewbit.errors import UsageError
 from fewbit.record import write_atomically
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.recipe import Recipe
@@ -31,6 +32,13 @@ def check(output: str | Path) -> Path:
     folder = place(output)
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     left = {CHECKPOINTS, *(path.name for path in _left(folder))}
+    if (folder / RECORD).is_file() and (folder / DEPLOYMENT).is_dir():
+        raise UsageError(
+            f"the folder {str(folder)!r} has the result of an earlier call",
+            where="output",
+            expected="a new or empty folder",
+            try_="another one: output=… (-o FOLDER); or take this one away",
+        )
     if not inside or not inside <= left:
         check_target(folder, overwrite=False)
     return folder
@@ -57,8 +65,35 @@ def work_of(folder: Path | None, recipe: Recipe) -> Path | None:
         return None
     if any(name == "train" for name, _ in recipe.stages):
         return folder / CHECKPOINTS
+    return _beside(folder)
+
+
+def _beside(folder: Path) -> Path:
     whole = folder.absolute()
     return whole.with_name(f".{whole.name}.work")
+
+
+def leave(folder: Path, *, made: bool) -> Path | None:
+    """Tidy up after a call that was stopped: what is finished stays, for the same call to go on from.
+
+    Args:
+        folder: of the result.
+        made: whether the call made it; one that was there before stays, even if it is empty.
+
+    Returns:
+        Where the finished work lies; none if there is none, and then nothing is left.
+    """
+    if (folder / RECORD).exists():  # of an earlier call, which has come to its end
+        return None
+    commits = {folder / CHECKPOINTS: "**/checkpoints/step-*", _beside(folder): "**/*.json"}
+    finished = [work for work, names in commits.items() if any(work.glob(names))]
+    for work in commits.keys() - set(finished):
+        shutil.rmtree(work, ignore_errors=True)
+    for path in _left(folder):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if made and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    return finished[0] if finished else None
 
 
 def write(folder: Path, model: Any, recipe: Recipe, job: Job) -> Path:

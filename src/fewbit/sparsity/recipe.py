@@ -108,7 +108,12 @@ class Recipe:
         except UnicodeDecodeError as error:
             raise UsageError(f"the file is no text: {error}", where=place, expected="a recipe, .yaml") from error
         try:
-            return cls.from_dict(read_json(text) if place.suffix.lower() == ".json" else read_yaml(text))
+            values = read_json(text) if place.suffix.lower() == ".json" else read_yaml(text)
+        except UsageError as error:
+            plain = "a recipe, as `fewbit sparsify one-shot --show-recipe` prints it"
+            raise UsageError(error.what, where=place, expected=plain, try_=error.try_) from error
+        try:
+            return cls.from_dict(values)
         except UsageError as error:
             where = f"{place}, {error.where}" if error.where else place
             raise UsageError(error.what, where=where, expected=error.expected, try_=error.try_) from error

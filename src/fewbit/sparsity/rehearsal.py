@@ -19,9 +19,10 @@ from fewbit.tuning.calling import run as run_model
 from fewbit.tuning.calling import to_device
 from fewbit.tuning.choosing import find_task
 from fewbit.tuning.class_names import TASKS, check_classes
+from fewbit.tuning.configuring import as_config, for_model
 from fewbit.tuning.distilling import Distillation
 from fewbit.tuning.first_look import look, try_out
-from fewbit.tuning.opening import Data, as_config, for_model, open_data
+from fewbit.tuning.opening import Data, open_data
 from fewbit.tuning.options import Options
 from fewbit.tuning.task_feed import for_task
 from fewbit.tuning.tasks._base import logits_of

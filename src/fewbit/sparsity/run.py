@@ -12,11 +12,14 @@ from typing import Any
 from torch import nn
 
 from fewbit import registry
+from fewbit.errors import UsageError
 from fewbit.sparsity import output_folder
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.measuring import measure
+from fewbit.sparsity.new_head import with_new_head
 from fewbit.sparsity.opening import apart, own_copy
 from fewbit.sparsity.recipe import Recipe
+from fewbit.sparsity.trial import refuse_metric, unjudged
 from fewbit.tuning.faults import Faults
 from fewbit.tuning.masks import Masks
 
@@ -40,6 +43,10 @@ def carry_out(recipe: Recipe, job: Job, folder: Path | None) -> Any:
     faults = Faults()
     for _, stage, settings in stages:
         faults.tried(lambda stage=stage, settings=settings: stage.refuse(settings, job.dense, job))  # type: ignore[misc]
+    if recipe.mode == "sparse-transfer" and stages:
+        faults.tried(lambda: _refuse_dense(job.dense, recipe))
+    new_head = any(getattr(settings, "new_head", False) for _, _, settings in stages)
+    faults.tried(lambda: _refuse_metric(job, new_head=new_head))
     faults.tell()
     record, model = job.record, job.dense
     record.facts |= {
@@ -52,8 +59,9 @@ def carry_out(recipe: Recipe, job: Job, folder: Path | None) -> Any:
         "preprocessing": job.preprocessing,
         "before": measure(model, job),
     }
-    if recipe.mode == "sparse-transfer" and stages and not _has_zeros(model, recipe):
-        record.note("no-zeros", "the model that was given has no zeros that could stay: it is trained as a dense one")
+    why = record.facts["before"]["not_judged"]
+    if job.asked and why is not None and not new_head:  # the first batch was fine, a later one is not
+        raise unjudged(str(job.metric), why)
     for name, stage, settings in stages:
         with _named(name):
             model = stage.run(model, settings, job)
@@ -69,10 +77,26 @@ def carry_out(recipe: Recipe, job: Job, folder: Path | None) -> Any:
     return apart(model, job.dense) if isinstance(model, nn.Module) else model
 
 
-def _has_zeros(model: Any, recipe: Recipe) -> bool:
-    """Whether there are zeros to hold in training, or a stage that makes some."""
+def _refuse_metric(job: Job, *, new_head: bool) -> None:
+    """Ask the model about one batch, with the head that it is going to have."""
+    if job.asked and new_head and isinstance(job.dense, nn.Module):
+        if job.classes:  # without, the stage says what is missing
+            refuse_metric(with_new_head(job.dense, job.classes), job)
+    else:
+        refuse_metric(job.dense, job)
+
+
+def _refuse_dense(model: Any, recipe: Recipe) -> None:
+    """A model without zeros for a transfer of zeros, and no stage that makes some."""
     made = any(name == "prune" or getattr(settings, "pattern", None) is not None for name, settings in recipe.stages)
-    return made or not isinstance(model, nn.Module) or len(Masks.of(model)) > 0
+    if made or not isinstance(model, nn.Module) or len(Masks.of(model)) > 0:
+        return
+    raise UsageError(
+        "the model has no zeros that could stay",
+        where="model",
+        expected="sparse-transfer starts from a sparse model",
+        try_="training-aware, which makes zeros while the model learns; or finetune, which trains a dense model",
+    )
 
 
 @contextmanager

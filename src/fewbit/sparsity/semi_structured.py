@@ -68,7 +68,9 @@ def unfit(layer: nn.Module) -> str | None:
 def to_semi_structured(model: nn.Module) -> SemiStructured:
     """Give 2:4 linear layers weights that the GPU multiplies without their zeros. The given model is not changed.
 
-    The answers are those of the dense kernels but for the order of sums. Such weights do not learn.
+    The answers are those of the dense kernels but for the order of sums. Such weights do not learn. PyTorch spends half
+    a millisecond on each call of such a layer before its kernel starts, so only large ones are faster, or those that
+    are replayed as a CUDA graph; `bench/RESULTS.md` has the sizes.
 
     Args:
         model: on an NVIDIA GPU, in half precision.

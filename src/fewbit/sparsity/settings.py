@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fewbit.errors import UsageError, nearest
-from fewbit.schemes.faults import Fault
+from fewbit.schemes.faults import Fault, FaultsError
 
 _EXPRESSION = re.compile(r"\b(calc|eval|exec|lambda)\b\s*[(:]|\$\{|\{\{|__\w+__")
 _NOTHING: tuple[Any, ...] = (None, (), {})
@@ -46,23 +46,39 @@ def read_settings(kind: type[Any], values: Mapping[str, Any]) -> tuple[Any, list
     for name, value in values.items():
         if name not in known or expressions(value):
             continue
-        given[name] = tuple(value) if isinstance(value, list) else value
-        if not fits(hints[name], given[name]):
-            wrong.append(Fault(name, f"{value!r}", in_words(hints[name])))
+        plain = tuple(value) if isinstance(value, list) else value
+        if fits(hints[name], plain):
+            given[name] = plain
+        else:
+            wrong.append(Fault(name, f"{value!r}", in_words(hints[name]), _sixties(hints[name], value)))
     absent = [
         name
         for name, each in known.items()
         if each.default is MISSING and each.default_factory is MISSING and name not in values
     ]
     wrong += [Fault(name, "is not said", in_words(hints[name])) for name in absent]
-    if wrong or len(given) < len(values):
-        return None, wrong
-    try:
-        return kind(**given), []
+    try:  # also where something is wrong already: the rest may be, too
+        made = None if absent else kind(**given)
+    except FaultsError as error:
+        made = None
+        # Where something is wrong already, what was not said may only seem to be missing.
+        wrong += [fault for fault in error.faults if not wrong or fault.path in given]
     except UsageError as error:
-        return None, [Fault(error.where or "settings", error.what, error.expected or "other values", error.try_)]
+        made = None
+        if not wrong or error.where in given:
+            wrong.append(Fault(error.where or "settings", error.what, error.expected or "other values", error.try_))
     except (TypeError, ValueError) as error:
-        return None, [Fault("settings", str(error), "values that a stage takes")]
+        made = None
+        wrong.append(Fault("settings", str(error), "values that a stage takes"))
+    return (made, []) if not wrong and len(given) == len(values) else (None, wrong)
+
+
+def _sixties(hint: Any, value: Any) -> str | None:
+    """What to try where YAML has read `2:4` as 2 × 60 + 4."""
+    if hint is not str or not isinstance(value, int) or value < 60:
+        return None
+    said = f"{value // 60}:{value % 60}"
+    return f"'{said}', with quotes: without, YAML reads {said} as the number {value}"
 
 
 def written(settings: Any) -> dict[str, Any]:

@@ -8,23 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fewbit import registry
 from fewbit.data.findings import Progress
-from fewbit.data.keys import is_count
-from fewbit.data.preparing.origin import find_origin
 from fewbit.errors import UsageError
-from fewbit.modules.opening import refuse_missing
 from fewbit.record import Record
 from fewbit.schemes.faults import refuse
 from fewbit.sparsity import output_folder
+from fewbit.sparsity.call_faults import (
+    check_data_place,
+    check_device,
+    check_model,
+    check_samples,
+    check_task,
+    check_teacher,
+    check_trainable,
+    trains,
+)
 from fewbit.sparsity.choosing import find_use_case
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.levels import read_level, recipe_for
 from fewbit.sparsity.material import gather
-from fewbit.sparsity.modes import MODES, TRAINED, fault_of_mode
-from fewbit.sparsity.opening import Network, open_network
+from fewbit.sparsity.modes import MODES, fault_of_mode
+from fewbit.sparsity.opening import open_network
 from fewbit.sparsity.recipe import Recipe
 from fewbit.sparsity.run import carry_out
 from fewbit.sparsity.said import Said
@@ -106,30 +110,34 @@ def sparsify(
     if chosen is not None:  # what the call says of samples goes before what the recipe says
         options = {name: value for name in _OF_TEXTS if (value := getattr(chosen, name)) is not None} | options
         samples = chosen.samples if samples is None else samples
-        faults.tried(lambda: _check_teacher(with_teacher, chosen))
+        faults.tried(lambda: check_teacher(with_teacher, chosen))
+        faults.tried(lambda: check_trainable(model, chosen))
     samples = _SAMPLES if samples is None else samples
     said: Any = faults.tried(lambda: Said.read(options, mode))
     named = use_case or (None if chosen is None else chosen.use_case)
     case: Any = None if named is None else faults.tried(lambda: find_use_case(named))
     if case is not None:
         faults.tried(lambda: case.number(eval_metric))
-    faults.tried(lambda: _check_samples(samples))
+    if case is not None and chosen is not None:
+        faults.tried(lambda: check_task(case, chosen))
+    faults.tried(lambda: check_samples(samples))
     for each in (model, teacher if with_teacher else None):
-        faults.tried(partial(_check_model, each))
-    for each in (data, validation):
-        faults.tried(partial(_check_data, each))
+        faults.tried(partial(check_model, each))
+    for name, each in (("data", data), ("validation", validation)):
+        faults.tried(partial(check_data_place, each, name))
     folder = None if output is None else faults.tried(lambda: output_folder.check(output))
     faults.tell()
     chosen = with_training(chosen, said.training, teacher)
     with randomness.private(said.own["seed"]):
         network = open_network(model, factory)
-        _check_device(said.own["device"], network, chosen)
+        check_device(said.own["device"], network, chosen)
         record = Record("sparsify", {"mode": mode, "optim_level": None if recipe is not None else optim_level})
         progress = progress or Progress()
         more: dict[str, Any] = {"samples": samples, "record": record, "progress": progress}
         found = gather(network, data, validation, case, said, **more)
+        check_task(found.use_case, chosen)
         metric = found.use_case.number(eval_metric)
-        if eval_metric is not None and _trains(chosen):
+        if eval_metric is not None and trains(chosen):
             chosen = with_training(chosen, {"judge_by": metric})
         job = Job(
             mode=mode,
@@ -146,6 +154,7 @@ def sparsify(
             options={name: options[name] for name in _FOR_STAGES if options.get(name) is not None},
             teacher=open_network(teacher).model if with_teacher else None,
             metric=metric,
+            asked=eval_metric is not None,
             classes=found.classes,
             preprocessing=found.preprocessing,
             home=network.home,
@@ -168,51 +177,11 @@ def _recipe(
     read_level(level)
     found = given if isinstance(given, Recipe) else Recipe.load(given)
     if mode not in (found.mode, None):
-        raise UsageError(f"mode={mode!r}, and the recipe is for {found.mode}", where="mode", expected=repr(found.mode))
+        raise UsageError(
+            f"mode={mode!r}, and the recipe is for {found.mode}",
+            where="mode",
+            expected=f"mode={found.mode!r} (fewbit sparsify {found.mode} …)",
+        )
     if found.use_case is not None and use_case is not None:
         found = replace(found, use_case=use_case)
     return found
-
-
-def _check_samples(samples: int) -> None:
-    if not is_count(samples):
-        raise UsageError(f"samples={samples!r}", where="samples", expected="a whole number from 1 up")
-
-
-def _check_teacher(given: bool, recipe: Recipe) -> None:
-    if given and recipe.stages and not _trains(recipe):
-        raise UsageError(
-            "a teacher, and nothing in the recipe trains",
-            where="teacher",
-            expected=f"{' or '.join(TRAINED)}, or a recipe with a stage train",
-            try_="without teacher",
-        )
-
-
-def _check_device(device: str | None, network: Network, recipe: Recipe) -> None:
-    """What trains goes to the device that is said; all else runs where the model is."""
-    if device is None or _trains(recipe):
-        return
-    places = [each.device for each in network.model.parameters()] if not network.is_graph else []
-    found = places[0] if places else torch.device("cpu")
-    if device not in (str(found), found.type):
-        raise UsageError(
-            f"device={device!r}, and the model is on {found}",
-            where="device",
-            expected="nothing trains: everything runs where the model is",
-            try_="an ONNX model runs on the CPU" if network.is_graph else f"the module itself, on {device}",
-        )
-
-
-def _trains(recipe: Recipe) -> bool:
-    return any(name == "train" for name, _ in recipe.stages)
-
-
-def _check_model(model: Any) -> None:
-    if isinstance(model, str | Path) and not registry.is_reference(model):
-        refuse_missing(model)
-
-
-def _check_data(data: Any) -> None:
-    if isinstance(data, str | Path) and not registry.is_reference(data):
-        find_origin(data)

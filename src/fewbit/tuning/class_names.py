@@ -7,10 +7,15 @@ from typing import Any
 
 from torch import nn
 
+from fewbit.data.dataset import Dataset
 from fewbit.errors import UsageError
 from fewbit.tuning.tasks._base import classes_of
 
-TASKS = ("sequence_classification", "token_classification", "image_classification")
+TASKS = (
+    "sequence_classification", "token_classification", "image_classification", "object_detection", "segmentation",
+)  # fmt: skip
+BACKGROUND = "background"
+"""Of pictures with outlines, what is class 0: all that no object covers."""
 
 
 def check_classes(model: nn.Module, classes: list[str] | None, task: str) -> None:
@@ -42,8 +47,21 @@ def check_classes(model: nn.Module, classes: list[str] | None, task: str) -> Non
             f"the data numbers its classes {shown}, the model {', '.join(own[:12])}",
             where=f"{type(model).__name__}.config.id2label",
             expected="the same order: what is learned is the number",
-            try_=f"custom_config={{'classes': {own}}}",
+            try_=f"custom_config={{'classes': {own}}}" if len(set(own)) == len(own) else "a model with a new head",
         )
+
+
+def classes_of_data(dataset: Dataset, task: str | None) -> list[str] | None:
+    """The names of what is learned from a dataset, in the order of their numbers; none if it does not say.
+
+    Args:
+        dataset: as it is read.
+        task: what is learned.
+    """
+    classes = dataset.classes
+    if classes and task == "segmentation" and "polygons" in dataset.source.targets:
+        return [BACKGROUND, *classes]
+    return classes
 
 
 def own_names(model: nn.Module) -> list[str] | None:

@@ -65,6 +65,10 @@ class Feed(Protocol):
     """What a run reads."""
 
     @property
+    def cuts(self) -> bool:
+        """Whether batches are cut here, and not made by somebody else."""
+
+    @property
     def steps(self) -> int | None:
         """Steps of an epoch; none if only reading would tell."""
 
@@ -93,6 +97,8 @@ class SampleFeed:
         shuffle: another order each epoch.
         workers: threads or processes that prepare batches; measured if none.
     """
+
+    cuts = True
 
     def __init__(
         self,
@@ -165,6 +171,8 @@ class BatchFeed:
         sharing: how steps are cut; the batch size is the maker's.
         seed: of what is drawn while batches are made, another one each epoch.
     """
+
+    cuts = False
 
     def __init__(self, batches: Iterable[Any], sharing: Sharing, *, seed: int = 0):
         self._batches, self._sharing, self._seed = batches, sharing, seed

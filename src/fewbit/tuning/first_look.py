@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fewbit.data.capturing.modes import evaluating
@@ -15,13 +14,17 @@ from fewbit.data.describe import describe
 from fewbit.errors import DataError
 from fewbit.tuning.calling import ARGS, inputs_of, run, takes
 from fewbit.tuning.feeding import Feed, Part
+from fewbit.tuning.out_of_memory import is_out_of_memory
 
 BATCHES = 2
 """How many batches are looked at."""
 
+_UNREAD = "nothing in the batch is an input of the model"
+_SAID = ("text", "prompt", "messages", "words", "question")
 _TEXTS = (
-    "texts become tokens in fewbit.generate_dataset_config(data, ['tokenization', 'padding'], {'tokenizer': folder}), "
-    "which goes in the place of the data"
+    "texts become tokens in a configuration (fewbit.generate_dataset_config) with "
+    "preprocessing_steps=['tokenization', 'padding'] (--step tokenization --step padding) and "
+    "custom_config={'tokenizer': folder}"
 )
 
 
@@ -50,8 +53,17 @@ def look(feed: Feed, model: nn.Module, task: Any, what: str) -> None:
             code="batch",
             where=f"{what} data, {next(iter(found.values()))}",
             expected=f"batches for {type(model).__name__}, which takes {', '.join(sorted(takes(model))[:12])}",
-            try_=_TEXTS if any("text" in fault or "prompt" in fault for fault in found) else None,
+            try_=_advice(found),
         )
+
+
+def _advice(faults: Iterable[str]) -> str | None:
+    """What helps against the faults of a batch, if it is known."""
+    if any(fault.startswith(_UNREAD) and any(name in fault for name in _SAID) for fault in faults):
+        return _TEXTS
+    if any("'label'" in fault for fault in faults):
+        return "custom_config={'columns': {'text': 'your column', 'label': 'another'}}"
+    return None
 
 
 def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> None:
@@ -70,7 +82,7 @@ def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> N
         with evaluating(model):
             task.loss(run(model, batch, getattr(task, "ANSWERS", ("labels",))), batch)
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if is_out_of_memory(error):
             raise
         shapes = {name: describe(value) for name, value in batch.items()}
         raise DataError(
@@ -92,7 +104,7 @@ def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[st
     yield from _sizes(batch)
     args, named = inputs_of(model, batch, answers)
     if not args and not named:
-        yield f"nothing in the batch is an input of the model: there is {', '.join(batch) or 'nothing'}"
+        yield f"{_UNREAD}: there is {', '.join(batch) or 'nothing'}"
         return
     if "labels" in answers and len(answers) == 1 and "labels" not in batch:
         yield f"there are no labels: there is {', '.join(batch)}; expected 'label' or 'labels' in every sample"

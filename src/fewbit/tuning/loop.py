@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,14 +20,16 @@ from torch import nn
 
 from fewbit.data.findings import Progress
 from fewbit.errors import DataError, UsageError
-from fewbit.tuning import checkpoints, randomness, state
+from fewbit.tuning import checkpoints
 from fewbit.tuning.checkpoints import Checkpoints
 from fewbit.tuning.evaluating import Evaluator, is_better
-from fewbit.tuning.feeding import Feed
+from fewbit.tuning.feeding import Feed, Part
+from fewbit.tuning.keeping import Keeper, Place
 from fewbit.tuning.machine import Machine
 from fewbit.tuning.masks import Masks
 from fewbit.tuning.metrics_log import MetricsLog
 from fewbit.tuning.options import Options
+from fewbit.tuning.out_of_memory import Doing, Situation, explained
 from fewbit.tuning.pruning import Pruning
 from fewbit.tuning.schedules import factor
 from fewbit.tuning.stepping import Stepper, Told
@@ -41,35 +44,6 @@ class _Pending:
     rate: float
     told: Told
     items: Sequence[int]
-
-
-@dataclass
-class Place:
-    """Where a run is.
-
-    Args:
-        step: how many are done.
-        epoch: which pass over the data it is.
-        offset: how many steps of it are done.
-        best: the best number so far, and the loss with it.
-        best_step: in which step it was; the model as it came is one to be beaten.
-        waited: evaluations since then.
-        judged: the step of the last evaluation.
-        done: whether it stopped early.
-        seconds: how long it took.
-        tokens: how many it has seen.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    offset: int = 0
-    best: tuple[float, float] | None = None
-    best_step: int | None = None
-    waited: int = 0
-    judged: int | None = None
-    done: bool = False
-    seconds: float = 0.0
-    tokens: float = 0.0
 
 
 @dataclass
@@ -115,8 +89,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._inner: nn.Module = getattr(self.model, "module", self.model)
+        grown = None if self.pruning is None else self.masks  # others are found in the weights
+        self._keeper = Keeper(self.machine, self._inner, self.optimizer, self.kept, grown)
         self._pending: list[_Pending] = []
-        self._best: dict[str, torch.Tensor] | None = None  # where there is no folder for it
         self._since = time.perf_counter()
 
     def run(self) -> None:
@@ -130,8 +105,9 @@ class Loop:
             self._prune()
         self.model.train()
         while place.step < self.total and not place.done:
-            if not self._epoch():
-                break
+            with self._room("learning"):  # reading ahead puts batches on the device too
+                if not self._epoch():
+                    break
             place.epoch, place.offset = place.epoch + 1, 0
         self._flush()
         if place.step == 0:
@@ -145,7 +121,8 @@ class Loop:
         place, found = self.place, False
         items: list[int] = []
         for part in self.feed.epoch(place.epoch, place.offset):
-            self.stepper.run(part)
+            with self._room("learning", part):
+                self.stepper.run(part)
             found = True
             items += part.items if part.counts else ()
             if not part.last:
@@ -153,7 +130,8 @@ class Loop:
             rate = self.options.lr * factor(self.options.schedule, place.step, self.total, self.options.warmup)
             if self.pruning is not None:
                 self.pruning.see(place.step + 1, self.total)
-            told = self.stepper.finish(rate)
+            with self._room("updating"):
+                told = self.stepper.finish(rate)
             place.step, place.offset = place.step + 1, place.offset + 1
             self._pending.append(_Pending(place.step, place.epoch, rate, told, tuple(items)))
             items = []
@@ -174,6 +152,18 @@ class Loop:
         if self.options.save_every is None and found:
             self._save()
         return found or place.offset > 0
+
+    def _room(self, doing: Doing, part: Part | None = None) -> AbstractContextManager[None]:
+        """Within the block, what PyTorch says of memory that is not there is told with what was going on."""
+
+        def situation() -> Situation:
+            batch, items = (None, None) if part is None else (part.batch, self.feed.name(part.items))
+            saved = None if self.kept is None else self.kept.last()
+            step = None if saved is None else checkpoints.step_of(saved)
+            writes, at = self.kept is not None, self.place.step + (doing != "judging")
+            return Situation(self.machine.device, self.options, doing, at, batch, items, step, writes, self.feed.cuts)
+
+        return explained(situation)
 
     def _prune(self) -> None:
         """Let the masks grow, weights and the optimizer's memory with them."""
@@ -221,7 +211,8 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         assert self.evaluator is not None
         self._flush()
-        numbers = self.evaluator(self.model)
+        with self._room("judging"):
+            numbers = self.evaluator(self.model)
         self.log.write([{"kind": "eval", "step": self.place.step, "epoch": self.place.epoch, **numbers}])
         self._since = time.perf_counter()  # evaluations are not training
         return numbers
@@ -240,25 +231,13 @@ class Loop:
         if is_better(numbers, place.best, direction):
             place.best, place.best_step, place.waited = numbers, place.step, 0
             if self.options.keep_best:
-                self._keep_best()
+                self._keeper.keep_best(place)
         else:
             place.waited += 1
         place.done = self.options.patience is not None and place.waited >= self.options.patience
 
-    def _keep_best(self) -> None:
-        tensors = state.learned(self._inner)
-        if self.kept is None:
-            self._best = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-        elif self.machine.is_first:
-            self.kept.save_best(tensors, {"step": self.place.step, "best": self.place.best})
-        self.machine.wait()
-
     def _return_to_best(self) -> None:
-        tensors = self._best
-        if tensors is None:
-            assert self.kept is not None
-            tensors, _ = checkpoints.read(self.kept.best)
-        state.learn(self._inner, tensors)
+        self._keeper.return_to_best()
         best = [line for line in self.log.of("eval") if line["step"] == self.place.best_step]
         self.after = {name: best[-1][name] for name in best[-1] if name not in ("kind", "step", "epoch")}
 
@@ -266,35 +245,11 @@ class Loop:
         if self.kept is None:
             return
         self._flush()
-        tensors = state.learned(self._inner) | state.moments(self._inner, self.optimizer)
-        if self.pruning is not None and self.masks is not None:
-            tensors |= state.masks(self.masks)
-        random_states = self.machine.gather(randomness.take())
-        if self.machine.is_first:
-            more = {
-                "place": asdict(self.place),
-                "unit": self.unit,
-                "scaler": self.machine.scaler.state_dict(),
-                "random": random_states,
-                "before": self.before,
-                "after": self.after,
-            }
-            self.kept.save(self.place.step, tensors, more)
-        self.machine.wait()
+        self._keeper.save(self.place, {"unit": self.unit, "before": self.before, "after": self.after})
         self._since = time.perf_counter()
 
     def resume(self, tensors: dict[str, torch.Tensor], found: dict[str, Any]) -> str | None:
         """Go on from a checkpoint; what could not be taken over, in words."""
-        state.learn(self._inner, tensors)
-        state.set_moments(self._inner, self.optimizer, tensors)
-        if self.pruning is not None and self.masks is not None:
-            state.set_masks(self._inner, self.masks, tensors)
-        self.place = Place(**found["place"])
-        self.place.best = None if self.place.best is None else (self.place.best[0], self.place.best[1])
+        self.place, note = self._keeper.put_back(tensors, found)
         self.before, self.after = found["before"], found["after"]
-        if found["scaler"]:
-            self.machine.scaler.load_state_dict(found["scaler"])
-        if len(found["random"]) != self.machine.world:
-            return f"there were {len(found['random'])} processes and are {self.machine.world}: dropout is drawn anew"
-        randomness.put(found["random"][self.machine.rank])
-        return None
+        return note

@@ -49,7 +49,8 @@ class Machine:
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
         """The model as the processes share it; the optimizer is changed where they share its parameters too."""
         if self.shares_parameters:
-            model, _ = self.accelerator.prepare(model, optimizer)
+            with _asked_for_embeddings(model):
+                model, _ = self.accelerator.prepare(model, optimizer)
             return model
         prepared: nn.Module = self.accelerator.prepare_model(model)
         return prepared
@@ -98,6 +99,21 @@ def started(options: Options) -> Iterator[Machine]:
     finally:
         if fresh:
             state.AcceleratorState._reset_state(True)
+
+
+@contextmanager
+def _asked_for_embeddings(model: nn.Module) -> Iterator[None]:
+    """Within the block a model without embeddings says so: those of transformers that see raise instead."""
+    asked: Any = getattr(model, "get_input_embeddings", None)
+    try:
+        if asked is not None:
+            asked()
+    except (NotImplementedError, AttributeError):
+        model.__dict__["get_input_embeddings"] = lambda: None
+    try:
+        yield
+    finally:
+        model.__dict__.pop("get_input_embeddings", None)
 
 
 def usual_precision(device: torch.device) -> str:

@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a user gives as data, as what a run reads: a configuration, a dataset, a path, a loader."""
+"""Data that is named, as what a run reads: a configuration, a dataset, a loader; to learn from and to judge by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from inspect import isfunction
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from fewbit import registry
 from fewbit.data.collate import Collator, get_custom_data_collator
-from fewbit.data.config import DatasetConfig, generate_dataset_config
+from fewbit.data.config import DatasetConfig
 from fewbit.data.dataset import Dataset
-from fewbit.data.kinds import comes_from
 from fewbit.data.loaders.loader import Loader
-from fewbit.data.presets.custom_dataset import are_numbers
-from fewbit.data.text.tokenizer import has_tokenizer, home_of
-from fewbit.errors import DataError, FewbitError, UsageError
+from fewbit.errors import DataError, UsageError
 from fewbit.record import Record
-from fewbit.tuning.choosing import tasks_of
+from fewbit.tuning.class_names import classes_of_data
 from fewbit.tuning.feeding import BatchFeed, Feed, SampleFeed, Sharing
 from fewbit.tuning.options import Options
 
@@ -56,84 +49,6 @@ class Data:
         for record in self.records:
             found += [line for line in record.lines if line not in found]
         return found
-
-
-def as_config(
-    data: Any, model: Any, steps: Sequence[str] | None = None, custom_config: Mapping[str, Any] | None = None
-) -> Any:
-    """A path or a dataset's name as its configuration, with the tokenizer of the model; everything else as it is.
-
-    Args:
-        data: what the user gave; a `.yaml` or `.json` file may be a configuration, `"file.py:function"` returns what
-            else may be given; of lists and Hugging Face datasets, those with texts have to be prepared.
-        model: the model, or where it was opened from.
-        steps: what is done to rows, if anybody says.
-        custom_config: further options, if anybody says any.
-    """
-    if _are_texts(data):
-        return generate_dataset_config(data, steps, _with_tokenizer(model, dict(custom_config or {})))
-    if not isinstance(data, str | Path):
-        return data
-    if registry.is_reference(data):
-        found = registry.load_reference(str(data))
-        return as_config(found() if isfunction(found) else found, model, steps, custom_config)
-    more = dict(custom_config or {})
-    place = Path(data).expanduser()
-    if steps is None and place.exists() and _is_numbers(place):
-        return generate_dataset_config(str(data), (), more)
-    config = _written(place)
-    if config is not None:
-        return config.replace(**more, **({} if steps is None else {"steps": steps})) if more or steps else config
-    return generate_dataset_config(str(data), steps, _with_tokenizer(model, more))
-
-
-def _with_tokenizer(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    home = home_of(model)
-    return {"tokenizer": str(home), **options} if home is not None and has_tokenizer(home) else options
-
-
-def _are_texts(data: Any) -> bool:
-    """Whether an object is rows that have to be prepared: a list of dicts, or a Hugging Face dataset, with texts."""
-    if not isinstance(data, list) and not comes_from(data, "datasets.arrow_dataset.Dataset"):
-        return False
-    row = data[0] if len(data) else None
-    return isinstance(row, Mapping) and "input_ids" not in row and any(isinstance(v, str) for v in row.values())
-
-
-def for_model(data: Any, task: str | None, model: nn.Module) -> Any:
-    """A configuration that does not say what its samples are for, with what the model is trained to do.
-
-    Args:
-        data: a configuration; anything else stays as it is.
-        task: the user's word, if there is one.
-        model: whose class is for a task, if it is one of transformers'.
-    """
-    if not isinstance(data, DatasetConfig) or data.task is not None:
-        return data
-    task = task or next(iter(tasks_of(model)), None)
-    return data if task is None else data.replace(task=task)
-
-
-def _is_numbers(place: Path) -> bool:
-    """Whether the rows of a dataset are numbers and arrays of them, and nothing that has to be prepared."""
-    try:
-        row = next(iter(Dataset(place)), None)
-    except FewbitError:  # what is wrong with it is told when it is opened as what it is
-        return False
-    if not isinstance(row, Mapping) or "image" in row:  # of which a configuration knows what to do
-        return False
-    return are_numbers(row)
-
-
-def _written(place: Path) -> DatasetConfig | None:
-    """The configuration that a file is; none if it is rows, or no file."""
-    if place.suffix not in (".yaml", ".yml", ".json") or not place.is_file():
-        return None
-    with place.open(encoding="utf-8", errors="replace") as file:
-        if "dataset_name" not in file.read(4096):
-            return None
-    read = DatasetConfig.from_json if place.suffix == ".json" else DatasetConfig.from_yaml
-    return read(place.read_bytes())
 
 
 def open_data(
@@ -181,13 +96,14 @@ def open_data(
         judged = _to_judge(partial(opener.feed, validation, replace(sharing, accumulation=1), split=None))
     tokenized = config is not None and "tokenization" in config.steps
     tokenizer = config.tokenizer() if config is not None and tokenized else None
+    task = None if config is None else config.task
     return Data(
         train,
         judged,
         options.batch_size,
-        None if config is None else config.task,
+        task,
         tokenizer,
-        opened[0].classes if opened else None,
+        classes_of_data(opened[0], task) if opened else None,
         tuple(dataset.record for dataset in opened),
     )
 

@@ -13,7 +13,9 @@ from fewbit.tuning.schedules import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 
-FREE = ("workers", "log_every", "save_every", "keep", "tensorboard", "sharding", "device")
+FREE = (
+    "workers", "log_every", "save_every", "keep", "tensorboard", "sharding", "device", "gradient_checkpointing",
+)  # fmt: skip
 """What may be another when a run is resumed: none of these changes what is learned."""
 
 
@@ -178,5 +180,13 @@ class Options:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def what_matters(self) -> dict[str, Any]:
-        """The settings that decide what is learned: a run is resumed with the same ones only."""
-        return {name: value for name, value in self.to_dict().items() if name not in FREE}
+        """The settings that decide what is learned: a run is resumed with the same ones only.
+
+        Into how many batches a step is cut does not: their losses add up to that of the step.
+
+        >>> Options(batch_size=8).what_matters() == Options(batch_size=4, accumulation=2).what_matters()
+        True
+        """
+        cut = ("batch_size", "accumulation")
+        values = {name: value for name, value in self.to_dict().items() if name not in (*FREE, *cut)}
+        return values | {" × ".join(cut): self.batch_size * self.accumulation}

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ from fewbit.tuning.methods._base import Objective, decayed
 from fewbit.tuning.metrics_log import MetricsLog
 from fewbit.tuning.opening import Data
 from fewbit.tuning.options import Options
+from fewbit.tuning.out_of_memory import Situation, explained
+from fewbit.tuning.own_loss import computed_alone, refuse_unknown
 from fewbit.tuning.pruning import Pruning
+from fewbit.tuning.run_facts import facts_of
 from fewbit.tuning.stepping import Stepper, unit_for
 from fewbit.tuning.tasks._base import NOTHING
 
@@ -72,15 +76,19 @@ def run_loop(
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
         raise UsageError("no parameter of the model learns", where="method", expected="parameters with requires_grad")
+    refuse_unknown(model, parts.task, machine.world)
     total = steps_of(parts.data.train, options)
     tensors, found = ({}, {}) if checkpoint is None else checkpoints.read(checkpoint)
     first = next(parts.data.train.epoch(0), None)
     if first is None:
         raise DataError("the training data has no batch", code="no-samples", expected="at least one")
     unit = found["unit"] if found else machine.gather(unit_for(_learned(first)))[0]
-    model.to(machine.device)
-    with machine.autocast():
-        try_out(model, parts.task, to_device(first.batch, machine.device), parts.data.train.name(first.items))
+    here = partial(Situation, machine.device, options, writes=parts.kept is not None, cuts=parts.data.train.cuts)
+    with explained(lambda: here("placing", step=0)):
+        model.to(machine.device)
+    named = parts.data.train.name(first.items)
+    with machine.autocast(), explained(lambda: here("learning", 1, first.batch, named)):
+        try_out(model, parts.task, to_device(first.batch, machine.device), named)
     check = getattr(objective, "check", None)
     if check is not None:
         with machine.autocast():
@@ -126,7 +134,8 @@ def run_loop(
         if note is not None:
             record.note("random-state", note)
     del tensors
-    loop.run()
+    with computed_alone(model, parts.task, machine.world):
+        loop.run()
     record.facts |= facts_of(loop, model, learning)
     if twin is None:
         return model
@@ -181,39 +190,6 @@ def made_for_training(model: nn.Module, options: Options) -> Iterator[None]:
             config.use_cache = cached
         if options.gradient_checkpointing:
             able.gradient_checkpointing_disable()
-
-
-def facts_of(loop: Loop, model: nn.Module, learning: list[nn.Parameter]) -> dict[str, Any]:
-    """What a run found out, as JSON values."""
-    place, machine = loop.place, loop.machine
-    steps = loop.log.of("step")
-    return {
-        "steps": place.step,
-        "epochs": place.epoch + (1 if place.offset else 0),
-        "stopped_early": place.done,
-        "best_step": place.best_step,
-        "before": loop.before,
-        "after": loop.after,
-        "loss": [[line["step"], line["loss"]] for line in steps],
-        "evaluations": [{k: v for k, v in line.items() if k != "kind"} for line in loop.log.of("eval")],
-        "sparsity": [[line["step"], line["sparsity"]] for line in loop.log.of("prune")],
-        "seconds": place.seconds,
-        "tokens": place.tokens,
-        "tokens_per_second": place.tokens / place.seconds if place.seconds else None,
-        "precision": machine.precision,
-        "device": str(machine.device),
-        "processes": machine.world,
-        "sharding": _sharding(model, machine.world),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "learning": sum(parameter.numel() for parameter in learning),
-    }
-
-
-def _sharding(model: nn.Module, world: int) -> str | None:
-    """How processes share a model, told by its parameters."""
-    if world == 1:
-        return None
-    return "fsdp" if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()) else "ddp"
 
 
 def _learned(part: Part) -> float:

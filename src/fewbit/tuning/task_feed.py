@@ -34,6 +34,11 @@ class TaskFeed:
         self._feed, self._task, self._model = feed, task, model
 
     @property
+    def cuts(self) -> bool:
+        """Whether batches are cut here."""
+        return self._feed.cuts
+
+    @property
     def steps(self) -> int | None:
         """Steps of an epoch."""
         return self._feed.steps

@@ -208,3 +208,10 @@ def test_the_users_own_reader_stands_for_a_dataset(tmp_path):
     own.write_text("def rows(path):\n    for n in range(5):\n        yield {'text': f'row {n}'}\n")
     made = generate_dataset_config(f"{own}:rows", [], {"validation_ratio": 0})
     assert [sample["text"] for sample in made.open("train")] == [f"row {n}" for n in range(5)]
+
+
+def test_two_sets_of_rows_are_not_the_same_data():
+    first, second = [{"text": "a"}], [{"text": "b"}]
+    config = generate_dataset_config(first, [])
+    assert config == generate_dataset_config(first, []) != generate_dataset_config(second, [])
+    assert hash(config) == hash(generate_dataset_config(first, []))

@@ -62,7 +62,7 @@ def test_the_area_is_the_mean_of_the_best_precision_from_each_recall_on(seed, bo
     rng = np.random.default_rng(seed)
     scores, right = rng.permutation(boxes).astype(float), rng.integers(0, 2, (boxes, 2)).astype(bool)
     right &= right.cumsum(0) <= objects
-    found = average_precision(scores, right, objects)
+    found = average_precision(scores, right, np.array([objects]), np.ones((1, boxes), int))[0]
     for column in range(2):
         ranked = right[np.argsort(-scores), column].tolist()
         points = [(sum(ranked[:n]), sum(ranked[:n]) / n) for n in range(1, boxes + 1)]
@@ -72,5 +72,34 @@ def test_the_area_is_the_mean_of_the_best_precision_from_each_recall_on(seed, bo
 
 def test_a_hand_made_case():
     """Right, wrong, right, of two objects: precision 1 up to half of them, two thirds from there on."""
-    found = average_precision(np.array([0.9, 0.8, 0.7]), np.array([[True], [False], [True]]), 2)
-    assert found[0] == pytest.approx((51 * 1 + 50 * 2 / 3) / 101)
+    right = np.array([[True], [False], [True]])
+    found = average_precision(np.array([0.9, 0.8, 0.7]), right, np.array([2]), np.ones((1, 3), int))
+    assert found[0, 0] == pytest.approx((51 * 1 + 50 * 2 / 3) / 101)
+
+
+def one_by_one(scores, right, objects):
+    """The definition for one draw, all of whose boxes are there as often as they were drawn."""
+    order = np.argsort(-scores, kind="stable")
+    found = right[order].cumsum(0)
+    precision = found / np.arange(1, len(order) + 1)[:, None]
+    precision = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
+    areas = np.zeros(right.shape[1])
+    for column in range(right.shape[1]):
+        first = np.searchsorted(found[:, column] * 100, np.arange(101) * objects, side="left")
+        areas[column] = precision[first[first < len(order)], column].sum() / 101
+    return areas
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 30), st.integers(1, 9))
+def test_many_draws_at_once_are_each_for_itself(seed, boxes, most):
+    """Boxes that are drawn twice lie beside each other in the ranking, those that are not drawn nowhere."""
+    rng = np.random.default_rng(seed)
+    scores, right = rng.permutation(boxes).astype(float), rng.random((boxes, 3)) < [0.9, 0.5, 0.1]
+    times = rng.integers(0, most, (7, boxes))
+    objects = (times @ right).max(1, initial=0) + rng.integers(1, 5, 7)
+    found = average_precision(scores, right, objects, times)
+    for draw in range(7):
+        often = np.repeat(np.arange(boxes), times[draw])
+        expected = one_by_one(scores[often], right[often], objects[draw])
+        np.testing.assert_allclose(found[draw], expected, rtol=0, atol=1e-12)

@@ -28,13 +28,22 @@ def test_two_batches_are_one():
     half.update(logits[:3], {"labels": labels[:3]})
     other.update(logits[3:], {"labels": labels[3:]})
     half.merge([half.parts(), other.parts()])
-    assert whole.result() == half.result() == {"accuracy": 6 / 8, "accuracy_top_5": 6 / 8}
+    assert whole.result() == half.result()
+    # Classes 0 to 4 and 7 are right once, and 0 is twice taken for 5 and 6, of which there is none.
+    wanted = {"accuracy": 6 / 8, "accuracy_top_5": 6 / 8, "precision": 6 / 8, "recall": (1 / 3 + 5) / 8}
+    assert whole.result() == pytest.approx(wanted | {"f1": (2 / 4 + 5) / 8})
 
 
 def test_of_few_classes_nobody_asks_for_five():
     metric = task.METRIC()
     metric.update(torch.eye(3), {"labels": torch.arange(3)})
-    assert metric.result() == {"accuracy": 1.0}
+    assert metric.result() == dict.fromkeys(("accuracy", "precision", "recall", "f1"), 1.0)
+
+
+def test_what_is_not_a_number_is_no_class():
+    metric = task.METRIC()
+    metric.update(torch.full((2, 3), torch.nan), {"labels": torch.tensor([0, 0])})
+    assert set(metric.result().values()) == {0.0}
 
 
 def test_faults():

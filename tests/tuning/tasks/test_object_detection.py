@@ -10,8 +10,8 @@ from torch import nn
 
 from drawn_shapes import draw
 from fewbit.data.collate import Collator
-from fewbit.errors import UsageError
 from fewbit.tuning.tasks import object_detection as task
+from tiny_pictures import conditional_detr
 
 
 def sample(seed, count=2, size=32):
@@ -19,20 +19,6 @@ def sample(seed, count=2, size=32):
     boxes = [[each.x / size, each.y / size, 2 * each.reach / size, 2 * each.reach / size] for each in shapes]
     classes = np.array([each.kind for each in shapes], np.int64)
     return {"image": image, "boxes": np.array(boxes, np.float32).reshape(-1, 4), "classes": classes}
-
-
-def conditional_detr():
-    """Its losses are all sums over objects, divided by their number."""
-    from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ResNetConfig
-
-    torch.manual_seed(0)
-    eyes = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", out_features=["stage1"])
-    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 2}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = ConditionalDetrConfig(
-        use_timm_backbone=False, backbone_config=eyes, num_labels=2, num_queries=4, dropout=0.0, **sizes, **heads
-    )
-    return ConditionalDetrForObjectDetection(config).eval()
 
 
 def run(model, samples):
@@ -54,13 +40,6 @@ def test_labels_are_made_of_boxes_and_classes(targets):
 def test_labels_that_are_there_stay():
     labels = [{"class_labels": torch.tensor([1]), "boxes": torch.rand(1, 4)}]
     assert task.prepare({"labels": labels}, nn.Identity())["labels"] is labels
-
-
-def test_processes_would_each_divide_by_something_else(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(UsageError, match="2 processes"):
-        task.prepare(Collator()([sample(0)]), nn.Identity())
 
 
 def test_parts_of_a_batch_add_up_to_the_whole():
@@ -90,7 +69,9 @@ TRUTH = [{"class_labels": torch.tensor([1]), "boxes": torch.tensor([RIGHT])}]
 def test_boxes_that_are_right_and_wrong(logits, boxes, expected):
     metric = task.METRIC()
     metric.update(outputs(logits, boxes), {"labels": TRUTH, "class_count": 2})
-    assert metric.result() == {"map": pytest.approx(expected), "map_50": pytest.approx(expected)}
+    found = float(expected > 0)  # however unlikely the right one is
+    wanted = {"map": expected, "map_50": expected, "recall": found, "recall_50": found}
+    assert metric.result() == pytest.approx(wanted)
 
 
 def test_a_class_more_than_the_model_has_is_for_no_object():
@@ -104,7 +85,16 @@ def test_a_box_that_is_half_right():
     """Overlap 2/3: right at .5, .55, .6 and .65."""
     metric = task.METRIC()
     metric.update(outputs([[[-9.0, 5.0]]], [[[0.54, 0.5, 0.2, 0.2]]]), {"labels": TRUTH, "class_count": 2})
-    assert metric.result() == {"map": pytest.approx(0.4), "map_50": pytest.approx(1.0)}
+    assert metric.result() == pytest.approx({"map": 0.4, "map_50": 1.0, "recall": 0.4, "recall_50": 1.0})
+
+
+def test_recall_is_a_mean_over_the_classes_there_are():
+    """The square is found, both discs are not: one of two classes, whatever the number of objects."""
+    metric = task.METRIC()
+    kinds, boxes = torch.tensor([1, 0, 0]), torch.tensor([RIGHT, BESIDE, [0.8, 0.8, 0.2, 0.2]])
+    truth = [{"class_labels": kinds, "boxes": boxes}]
+    metric.update(outputs([[[-9.0, 5.0]]], [[RIGHT]]), {"labels": truth, "class_count": 2})
+    assert metric.result()["recall"] == pytest.approx(0.5)
 
 
 def test_processes_together_find_what_one_finds():

@@ -93,6 +93,7 @@ def test_names_in_a_text_are_counted_as_by_hand():
     numbers = measured(token_classification, logits, {"labels": true})
     assert numbers["accuracy"] == pytest.approx(right / len(pairs))
     assert numbers["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    assert (numbers["precision"], numbers["recall"]) == pytest.approx((precision, recall))
 
 
 def test_the_best_span_is_the_best_of_all_pairs_in_order():

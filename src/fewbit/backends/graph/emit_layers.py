@@ -79,8 +79,8 @@ def _holding(codes: QTensor, bias: Bias | None, step: float) -> tuple[Tensor, Fl
     if bias is None:
         return own, scale.numpy()
     least = torch.from_numpy(np.abs(bias.values) / (step * _MOST)).float()
-    held = torch.maximum(scale, least)
-    if bool((held > scale).any()):
+    held = torch.where(scale.abs() < least, least, scale)
+    if bool((held != scale).any()):
         share = (scale / held).reshape(-1, *(1,) * (own.ndim - 1))
         own = (own * share).round().to(own.dtype)
     return own, held.numpy()

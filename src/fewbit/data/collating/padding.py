@@ -17,7 +17,8 @@ from fewbit.errors import UsageError
 
 Ints = NDArray[np.int64]
 
-_EXPECTED = "True, 'longest', 'max_length', False, or {'multiple_of': k}"
+_EXPECTED = "True, 'longest', 'max_length', False or 'none', or {'multiple_of': k}"
+_WORDS = ("longest", "max_length", "none")
 _KEYS = (Key("multiple_of", 1, "a whole number from 1 up", is_count),)
 
 
@@ -67,7 +68,7 @@ def read_padding(given: Any, side: str | None, max_length: int | None, tokenizer
     """The rule a user means.
 
     Args:
-        given: `True`, `"longest"`, `"max_length"`, `False` or `{"multiple_of": k}`; none is `True`.
+        given: `True`, `"longest"`, `"max_length"`, `False` or `"none"`, or `{"multiple_of": k}`; left out it is `True`.
         side: the tokenizer's, if none.
         max_length: what `"max_length"` means; what the tokenizer says, if none.
         tokenizer: says what fills up; none for data without tokens.
@@ -84,9 +85,9 @@ def read_padding(given: Any, side: str | None, max_length: int | None, tokenizer
         if wrong or not given:
             raise UsageError("; ".join(wrong) or "an empty padding", where="padding", expected=_EXPECTED)
         given, multiple = True, int(given["multiple_of"])
-    if given is not None and not isinstance(given, bool) and given not in ("longest", "max_length"):
+    if given is not None and not isinstance(given, bool) and given not in _WORDS:
         raise UsageError(f"padding={given!r}", where="padding", expected=_EXPECTED)
-    to = "none" if given is False else "max_length" if given == "max_length" else "longest"
+    to = "none" if given in (False, "none") else "max_length" if given == "max_length" else "longest"
     length = (max_length or longest_of(tokenizer)) if to == "max_length" else None
     if to == "max_length" and length is None:
         raise UsageError(

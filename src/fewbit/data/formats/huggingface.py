@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face datasets: `Dataset`, `DatasetDict`, `IterableDataset`, a folder from `save_to_disk`, a hub name.
 
-A sample is a row under its column names; pictures come as uint8 arrays of shape (height, width, 3). A column
-of class names keeps its integer, and the names are in `facts["classes"]`.
+A sample is a row under its column names; pictures come as uint8 arrays of shape (height, width, 3), but for those with
+one channel beside an `image`: these are masks, and keep their numbers, (height, width). A column
+of class names keeps its integers. `facts["class_names"]` has the names by column, `facts["classes"]` those of the first
+such column, which is `facts["label"]`.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.kinds import comes_from
+from fewbit.data.objects.class_columns import class_columns, of_all_splits
 from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place, Sample
 from fewbit.data.signature import Signature
@@ -38,9 +43,14 @@ CODES = {
     ),
     "row-unreadable": Code(Severity.ERROR, "a row cannot be decoded", "open that row by hand", "raise"),
     "columns-differ": Code(Severity.WARN, "splits differ in their columns", "cast them to the same features"),
+    "classes-differ": Code(
+        Severity.ERROR, "a number is one class in one split and another in the next", "cast them to the same features"
+    ),
 }
 
 _QUICK = 3
+_NUMBERS = ("1", "L", "P", "I", "I;16")
+"""Pictures whose pixels are numbers, and no colours."""
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -52,9 +62,14 @@ def detect(source: object) -> Match | None:
         if not source.exists() and _HUB_NAME.fullmatch(source.as_posix()):
             return Match(0.3, "not a path here, so taken as a dataset's name on the hub")
         return None
-    if comes_from(source, *_CLASSES):
+    if is_huggingface(source):
         return Match(0.95, f"a datasets.{type(source).__name__}")
     return None
+
+
+def is_huggingface(source: object) -> bool:
+    """Whether an object is a dataset of the `datasets` library."""
+    return comes_from(source, *_CLASSES)
 
 
 _CLASSES = (
@@ -91,6 +106,8 @@ def check(
     columns = opened.facts.get("columns_by_split", {})
     if len({tuple(sorted(names)) for names in columns.values()}) > 1:
         report.add("columns-differ", "; ".join(f"{part}: {', '.join(names)}" for part, names in columns.items()))
+    for column in opened.facts["class_names_differ"]:
+        report.add("classes-differ", f"the classes of {column!r} have other names or numbers in another split")
     count = 0
     total = None if quick else opened.sample_count()
     steps = iter(report.progress.track(range(_QUICK if quick else 1 << 62), total=total, label="reading rows"))
@@ -206,20 +223,23 @@ def _facts(parts: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {"splits": {name: len(p) if hasattr(p, "__len__") else None for name, p in parts.items()}}
     features = {name: getattr(part, "features", None) or {} for name, part in parts.items()}
     facts["columns_by_split"] = {name: list(columns) for name, columns in features.items()}
-    for columns in features.values():
-        for column, kind in columns.items():
-            if hasattr(kind, "names") and hasattr(kind, "str2int"):
-                facts.setdefault("classes", list(kind.names))
-                facts.setdefault("label", column)
+    facts["class_names"], facts["class_names_differ"] = of_all_splits(list(map(class_columns, features.values())))
+    for column, names in facts["class_names"].items():
+        facts.setdefault("classes", names)
+        facts.setdefault("label", column)
     return facts
 
 
 def _sample(row: Mapping[str, Any], split: str, index: int) -> Sample:
-    return Sample({name: _plain(value) for name, value in row.items()}, place=Place(split, index=index))
+    beside = [name for name in row if "image" in row and name != "image"]
+    made = {name: _plain(value, beside=name in beside) for name, value in row.items()}
+    return Sample(made, place=Place(split, index=index))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, *, beside: bool) -> Any:
     if comes_from(value, "PIL.Image.Image"):
+        if beside and value.mode in _NUMBERS:
+            return np.array(value)
         from fewbit.data.images.decode import WHITE
         from fewbit.data.images.pixels import to_rgb
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes that have names: found in the rows to learn from, or said, and numbered alike in every split."""
+"""Classes that have names: found in the rows to learn from, known, or said; numbered alike in every split."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from fewbit.data.preparing.known_classes import renumbered
 from fewbit.data.sample import Sample
 from fewbit.data.tables.labels import BadLabel, Labels, plain_label
 from fewbit.errors import DataError, UsageError
@@ -18,6 +21,27 @@ _FEW = 50
 """So many classes may be as many as there are rows."""
 
 Rows = Callable[[], Iterable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """Reads a row as it is, and leaves none out: of pictures none has to be decoded to be counted.
+
+    Args:
+        renamed: columns under other names, by the new ones.
+
+    >>> AsItIs({"label": "breed"})({"image": 0, "breed": 3})
+    {'image': 0, 'label': 3}
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    drops = False
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a row."""
+        old = self.renamed.values()
+        kept = {name: value for name, value in row.items() if name not in old}
+        return kept | {new: row[column] for new, column in self.renamed.items()}
 
 
 @dataclass(frozen=True)
@@ -34,17 +58,24 @@ class Numbered:
     column: str
     labels: Labels
 
+    @property
+    def drops(self) -> bool:
+        """Whether it may leave a row out."""
+        return bool(getattr(self.read, "drops", True))
+
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a row.
 
         Raises:
             DataError: its class is none of those.
         """
+        found = row.get(self.column)
         try:
-            number = self.labels.encode(row.get(self.column))
+            number: Any = self.labels.encode(found.tolist() if isinstance(found, np.ndarray | np.generic) else found)
         except BadLabel as error:
-            found, known = row.get(self.column), ", ".join(self.labels.classes[:10])
+            known = ", ".join(self.labels.classes[:10])
             raise DataError(f"{self.column!r} is {found!r}, none of the classes {known}", code=error.code) from None
+        number = np.array(number, found.dtype) if isinstance(found, np.ndarray) else number
         return self.read(Sample({**row, self.column: number}, place=getattr(row, "place", None)))
 
 
@@ -54,6 +85,7 @@ def numbered(
     first: Sequence[Mapping[str, Any]],
     learned: Rows | None,
     said: Sequence[Any] | None,
+    known: Sequence[str] | None = None,
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """What reads rows, whether their classes are numbers or names.
 
@@ -63,11 +95,14 @@ def numbered(
         first: the first rows.
         learned: all rows to learn from; none where reading them would not end.
         said: the user's own word about the names, in the order of their numbers.
+        known: what the data calls the numbers in its rows, if it says.
 
     Raises:
         UsageError: names that nobody can number.
     """
     name = next((each for row in first for each in _names(row.get(column))), None)
+    if known is not None and name is None:
+        return Numbered(read, column, renumbered(list(known), None if said is None else list(map(str, said)), column))
     if said is not None:
         return Numbered(read, column, _said(list(map(str, said)), named=name is not None))
     if name is None:

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fewbit import registry
 from fewbit.data.detect import find_format
+from fewbit.data.formats.huggingface import is_huggingface
 from fewbit.data.near_paths import near_paths
 from fewbit.data.opening import open_source
 from fewbit.data.source import Source
 from fewbit.data.tables.shards import KINDS
 from fewbit.data.text.named import SETS, open_text
+from fewbit.data.views import Claimed
 from fewbit.errors import DataError, UsageError, nearest
 
 CUSTOM = "custom_dataset"
@@ -103,14 +107,37 @@ def open_origin(origin: Origin, options: Mapping[str, Any], split: str | None) -
         label = (options["columns"] or {}).get("label")
         reading = reading if label is None else {"label": label, **reading}
         how["task"] = "text-classification"  # gives classes that have names their numbers
-    return open_source(place, **how, **reading)
+    opened = open_source(place, **how, **reading)
+    # A list is usually one of batches; of pictures each is one.
+    return Claimed(opened, False) if opened.batched and isinstance(place, list) and _has_picture(place[0]) else opened
+
+
+def _has_picture(row: Any) -> bool:
+    return isinstance(row, Mapping) and "image" in row and np.ndim(row["image"]) < 4
 
 
 def is_text(origin: Origin, format: str | None) -> bool:
-    """Whether the rows are texts as far as their form tells: what steps make sense if nobody says."""
-    if origin.preset is not _custom() or not isinstance(origin.place, Path):
+    """Whether the rows are texts: what steps make sense if nobody says."""
+    if origin.preset is not _custom() or origin.hub is not None or origin.format is not None:
         return True
-    return _format_of(origin.place, format) not in ("image_folder", "yolo", "npz")
+    place = origin.place
+    kind = _format_of(place, format) if isinstance(place, Path) else None
+    if kind in ("image_folder", "yolo", "npz"):
+        return False
+    # What can be read once is not read to find out.
+    again = isinstance(place, Path | list | Source) or isinstance(getattr(place, "source", None), Source)
+    if kind not in (None, "huggingface") or not (again or is_huggingface(place)):
+        return True
+    return not _are_pictures(place)
+
+
+def _are_pictures(place: Any) -> bool:
+    """Whether rows, or a Hugging Face dataset, have pictures and no text."""
+    try:
+        row = next(iter(open_source(place)), None)
+    except (DataError, UsageError):  # for whoever opens it to tell
+        return False
+    return isinstance(row, Mapping) and "image" in row and not any(isinstance(value, str) for value in row.values())
 
 
 def _to_number(origin: Origin, options: Mapping[str, Any]) -> bool:

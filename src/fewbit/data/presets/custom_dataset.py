@@ -15,6 +15,7 @@ import numpy as np
 
 from fewbit.data.keys import Key, optional
 from fewbit.data.preparing.class_names import Rows, numbered
+from fewbit.data.preparing.picture_rows import one_known, read_pictures
 from fewbit.data.presets import alpaca
 from fewbit.data.presets._base import TEXT_STEPS, text_in
 from fewbit.data.tables import chat
@@ -56,37 +57,42 @@ def example(row: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any
     return fitted([row], options)(row)
 
 
-def fitted(first: Sequence[Mapping[str, Any]], options: Mapping[str, Any], learned: Rows | None = None) -> Reader:
+def fitted(
+    first: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    learned: Rows | None = None,
+    known: Mapping[str, Sequence[str]] | None = None,
+) -> Reader:
     """What reads the rows of a dataset, chosen by the first of them.
 
     Args:
         first: the first rows, under our names where `columns` says which are which.
         options: `task`, `separator` and `classes` are read.
         learned: all rows to learn from, for the names of their classes.
+        known: of columns whose numbers are classes with names, the names.
 
     Raises:
         UsageError: the columns do not say what they are.
     """
     task, separator = options.get("task"), options.get("separator", "\n")
     names = list(dict.fromkeys(name for row in first for name in row))
-    classes = options.get("classes")
-    if "image" in names or "input_ids" in names:
-        # Pictures would all have to be decoded to find the names of their classes.
-        return numbered(dict, "label", first, None, classes) if "label" in names else dict
-    if first and all(map(are_numbers, first)):
-        return dict
+    classes, known = options.get("classes"), known or {}
+    if "image" in names or "input_ids" in names or (first and all(map(are_numbers, first))):
+        return read_pictures(first, task, classes, known)
     if task == "token_classification":
         words = next((name for name in ("words", "tokens") if name in names), "words")
         tags = next((name for name in ("tags", "ner_tags", "pos_tags", "labels") if name in names), "tags")
-        return numbered(partial(_words, words=words, tags=tags), tags, first, learned, classes)
+        return numbered(partial(_words, words=words, tags=tags), tags, first, learned, classes, known.get(tags))
     if task == "question_answering":
         return _answers_in_context
     if {"prompt", "answer"} <= set(names):
         return partial(_pair, asked="prompt", answered="answer", separator=separator)
     layout = recognise(first)
+    if "label" not in layout.columns and (one := one_known(known, first)):
+        layout = recognise(first, label=one)
     read = _by_layout(layout, names, task, separator)
     column = read.keywords.get("label") if isinstance(read, partial) else None
-    return read if column is None else numbered(read, column, first, learned, classes)
+    return read if column is None else numbered(read, column, first, learned, classes, known.get(column))
 
 
 def are_numbers(row: Mapping[str, Any]) -> bool:

@@ -26,12 +26,16 @@ def is_padding(value: Any) -> bool:
     """
     if isinstance(value, Mapping):
         return value.keys() == {"multiple_of"} and is_count(value["multiple_of"])
-    return one_of(True, False, "longest", "max_length")(value)
+    return one_of(True, False, "longest", "max_length", "none")(value)
 
 
 KEYS = (
     Key(
-        "padding", None, "true, 'longest', 'max_length', false, or {'multiple_of': k}", optional(is_padding), "how far"
+        "padding",
+        None,
+        "true, 'longest', 'max_length', false or 'none', or {'multiple_of': k}",
+        optional(is_padding),
+        "how far",
     ),
     Key("padding_side", None, "'left' or 'right'", optional(one_of("left", "right")), "the tokenizer's, if not said"),
 )

@@ -74,7 +74,7 @@ class Rescaling:
         """The sample with `pixel_values` in the place of its picture."""
         if sample.get("image") is None:
             return sample
-        pixels = _pixels(sample)
+        pixels = pixels_of(sample)
         for each in (self.mean, self.std):
             if len(each) not in (1, pixels.shape[2]):
                 raise DataError(
@@ -93,7 +93,12 @@ class Rescaling:
         return Sample(made, place=getattr(sample, "place", None))
 
 
-def _pixels(sample: dict[str, Any]) -> NDArray[np.uint8]:
+def pixels_of(sample: dict[str, Any]) -> NDArray[np.uint8]:
+    """The picture of a sample as bytes, `[height, width, channels]`.
+
+    Raises:
+        DataError: it is none.
+    """
     image = sample["image"]
     if hasattr(image, "convert"):  # one of Pillow's
         image = np.asarray(image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB"))
@@ -105,6 +110,7 @@ def _pixels(sample: dict[str, Any]) -> NDArray[np.uint8]:
             code="not-a-picture",
             where=getattr(sample, "place", None),
             expected="bytes: height, width, up to four channels",
+            try_="'pixel_values' as the name of what is a model's input already, channels first",
         )
     return array
 

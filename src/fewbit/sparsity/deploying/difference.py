@@ -14,6 +14,11 @@ from fewbit.sparsity.deploying.samples import Arrays, Sample
 TOLERANCE = 1e-3
 """Of the largest answer: runtimes add in other orders, and nothing else may differ."""
 
+CODES_TOLERANCE = 0.05
+"""The same for activations of 8 bits in another runtime. A sum next to a half is rounded to the next code where it is
+added in another order, a step of 0.4 % of what an activation reaches, and later layers round on from there. A dozen
+such steps in the largest answer are no matter of rounding any more."""
+
 
 def largest_difference(answer: Callable[[Any], Arrays], samples: Sequence[Sample]) -> dict[str, float]:
     """The largest difference of any answer, as it is (`largest`) and as a share of that output's largest answer.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +23,14 @@ from fewbit.modules.freezing import freeze
 from fewbit.modules.huggingface import is_pretrained, quiet
 from fewbit.modules.opening import open_model
 from fewbit.modules.quantized import is_quantized
-from fewbit.sparsity import compact
 from fewbit.sparsity.deploying.difference import largest_difference, refuse_difference
+from fewbit.sparsity.deploying.network_onnx import write_network
 from fewbit.sparsity.deploying.samples import Sample, answering
-from fewbit.sparsity.deploying.to_onnx import unfit, write_onnx
 from fewbit.sparsity.deploying.to_program import write_program
+from fewbit.sparsity.deploying.written import ONNX, PROGRAM, Written, pack
 from fewbit.sparsity.job import Job
 
-ONNX, ARCHIVE, PROGRAM = "model.onnx", "model.compact.safetensors", "model.pt2"
 FROZEN = "PyTorch, freeze=True"
-
-
-@dataclass
-class Written:
-    """What was written of a model.
-
-    Args:
-        kind: `onnx`, `fewbit` or `huggingface`: what is run.
-        checks: by file, how far its answers are from the model's in memory.
-        notes: what was not written, and why.
-        code: whether somebody has to give the code that builds it.
-        quantized: whether weights are codes.
-        bfloat16: whether it takes such inputs, which the files of samples hold as float32.
-    """
-
-    kind: str
-    checks: dict[str, dict[str, float]] = field(default_factory=dict)
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    code: bool = False
-    quantized: bool = False
-    bfloat16: bool = False
 
 
 def write_graph(model: Any, folder: Path, samples: Sequence[Sample]) -> Written:
@@ -66,7 +43,7 @@ def write_graph(model: Any, folder: Path, samples: Sequence[Sample]) -> Written:
     save(found, folder / ONNX)
     written = Written("onnx")
     _checked_in_runtime(folder / ONNX, samples, written)
-    _packed(folder, written)
+    pack(folder, written)
     return written
 
 
@@ -96,15 +73,7 @@ def write_module(model: nn.Module, folder: Path, samples: Sequence[Sample], job:
         if codes:  # what the README runs: kernels may compute less precisely, and how much is told
             freeze(loaded)
             written.checks[FROZEN] = largest_difference(lambda sample: again(sample.item), samples)
-    reason = unfit(model, getattr(job.use_case, "kind", "arrays"), samples)
-    if reason is None:
-        check, reason = write_onnx(model, folder / ONNX, samples)
-        if check is not None:
-            written.checks[ONNX] = check
-            written.notes.append(("onnx-written", reason))
-            _packed(folder, written)
-            return written
-    written.notes.append(("onnx-not-written", reason))
+    write_network(model, folder, samples, job, written)
     return written
 
 
@@ -144,12 +113,3 @@ def _checked_in_runtime(path: Path, samples: Sequence[Sample], written: Written)
     found = largest_difference(lambda sample: dict(zip(names, session.run(None, sample.inputs))), samples)
     refuse_difference(found, f"{path.name} in ONNX Runtime")
     written.checks[path.name] = found
-
-
-def _packed(folder: Path, written: Written) -> None:
-    """The archive beside an ONNX file, where it is smaller."""
-    sizes = compact.pack(folder / ONNX, folder / ARCHIVE)
-    if sizes["stored_bytes"] < sizes["dense_bytes"]:
-        return
-    (folder / ARCHIVE).unlink()
-    written.notes.append(("archive-not-written", "without zeros the model would not be smaller"))

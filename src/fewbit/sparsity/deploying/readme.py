@@ -12,8 +12,9 @@ import numpy as np
 
 from fewbit.modules.compact_file import SUFFIX
 from fewbit.sparsity.deploying import readme_commands as commands
-from fewbit.sparsity.deploying.model_files import ARCHIVE, ONNX, PROGRAM, Written
+from fewbit.sparsity.deploying.readme_codes import said_of_codes
 from fewbit.sparsity.deploying.samples import INPUTS, OUTPUTS
+from fewbit.sparsity.deploying.written import ARCHIVE, ONNX, PROGRAM, Written
 
 _ABOUT = {
     ONNX: "the model, which ONNX Runtime reads as it is; zeros are stored like other numbers",
@@ -53,6 +54,8 @@ def _running(folder: Path, written: Written, factory: str | None) -> list[str]:
     has_samples = (folder / INPUTS).is_dir()
     if (folder / ONNX).is_file():
         found.append(commands.ONNX_SAMPLE if has_samples else commands.ONNX_ALONE)
+        if written.onnx:
+            found.append(said_of_codes(written.onnx))
         if (folder / ARCHIVE).is_file():
             found += [
                 "From the archive, which is smaller, the same `model.onnx` comes back, bit for bit:",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from fewbit.algorithms._members import algorithm
@@ -24,8 +24,8 @@ class Settings:
     Args:
         sparsity: the share of zeros, from 0 to 1; not needed for N:M.
         structure: `unstructured`; `2:4`, which keeps 2 of 4 along the input; blocks that are zero together, `1x4`.
-        algorithm: `magnitude`, `wanda`, `sparse_gpt`, `alps`, `stepwise`, or your own `"file.py:function"`; by default the best
-            that the data allows.
+        algorithm: `magnitude`, `wanda`, `sparse_gpt`, `alps`, `stepwise`, or your own `"file.py:function"`; by default
+            the best that the data allows.
         parameters: of the algorithm, by name.
         scope: what the share is of: each `layer`, each `row` of a weight, or all layers under one threshold (`global`).
         budget: `uniform`, or `sensitivity`: layers that the answers depend on less have more of the zeros.
@@ -83,12 +83,13 @@ class Settings:
                 yield Fault(name, repr(getattr(self, name)), " or ".join(known))
         if self.algorithm is not None:
             yield from _of(
-                lambda: algorithm(str(self.algorithm), "prune").refuse_unknown(self.parameters, "parameters")
+                lambda: algorithm(str(self.algorithm), "prune").refuse_unknown(self.parameters, "parameters"),
+                "algorithm",
             )
         elif self.parameters:
             yield Fault("parameters", "parameters without an algorithm", "the name of the one they are for")
         if self.quantize is not None:
-            yield from _of(lambda: mode_spec(str(self.quantize), group_size=self.group_size))
+            yield from _of(lambda: mode_spec(str(self.quantize), group_size=self.group_size), "quantize")
         elif self.group_size is not None:
             yield Fault("group_size", f"{self.group_size} without `quantize`", "a weight mode, such as int4_sym")
         yield from self._contradictions()
@@ -106,9 +107,10 @@ class Settings:
             yield Fault("budget", "sensitivity with the scope global", "one of the two: both share zeros out")
 
 
-def _of(look: Any) -> Iterator[Fault]:
-    """What somebody says is wrong, as a fault."""
+def _of(look: Any, about: str | None = None) -> Iterator[Fault]:
+    """What somebody says is wrong, as a fault: of the setting that it names, or of the one that was looked at."""
     try:
         look()
     except UsageError as error:
-        yield Fault(error.where or "prune", error.what, error.expected or "", error.try_)
+        named = error.where if error.where in {each.name for each in fields(Settings)} else about
+        yield Fault(named or error.where or "prune", error.what, error.expected or "", error.try_)

@@ -70,7 +70,12 @@ class UseCase:
             raise UsageError(
                 f"{self.name} is not judged by {said!r}",
                 where="eval_metric",
-                expected=nearest(found, self.metrics),
+                expected=nearest(found, self.metrics)
+                if self.metrics
+                else "no number: nothing says what its answers are",
+                try_=None
+                if self.metrics
+                else "the use case it is, such as use_case='image_classification'; `fewbit list use_cases`",
             )
         return found
 

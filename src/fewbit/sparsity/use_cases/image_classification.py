@@ -9,8 +9,10 @@ from __future__ import annotations
 KIND = "pictures"
 TASK = "image_classification"
 METRIC = "accuracy"
-METRICS = {"accuracy": "max", "accuracy_top_5": "max", "loss": "min"}
-WORDS = {"acc": "accuracy", "top1": "accuracy", "top_1": "accuracy", "top5": "accuracy_top_5"}
+METRICS = {
+    "accuracy": "max", "accuracy_top_5": "max", "precision": "max", "recall": "max", "f1": "max", "loss": "min",
+}  # fmt: skip
+WORDS = {"acc": "accuracy", "top1": "accuracy", "top_1": "accuracy", "top5": "accuracy_top_5", "f1_score": "f1"}
 ALIASES = ("ic", "classification")
 FORMATS = ("image_folder", "npz", "huggingface")
 STEPS = ("rescaling",)

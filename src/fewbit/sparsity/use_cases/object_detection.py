@@ -10,7 +10,7 @@ from __future__ import annotations
 KIND = "pictures"
 TASK = "object_detection"
 METRIC = "map"
-METRICS = {"map": "max", "map_50": "max", "loss": "min"}
+METRICS = {"map": "max", "map_50": "max", "recall": "max", "recall_50": "max", "loss": "min"}
 WORDS = {"map_0.5": "map_50", "map50": "map_50", "map@0.5": "map_50", "map_0.5:0.95": "map", "map@0.5:0.95": "map"}
 ALIASES = ("detection", "od", "yolo")
 FORMATS = ("yolo", "npz", "huggingface")

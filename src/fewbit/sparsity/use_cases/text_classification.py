@@ -9,7 +9,7 @@ from __future__ import annotations
 KIND = "texts"
 TASK = "sequence_classification"
 METRIC = "accuracy"
-METRICS = {"accuracy": "max", "loss": "min"}
-WORDS = {"acc": "accuracy"}
+METRICS = {"accuracy": "max", "precision": "max", "recall": "max", "f1": "max", "loss": "min"}
+WORDS = {"acc": "accuracy", "f1_score": "f1"}
 ALIASES = ("sequence_classification", "sentiment_analysis", "sentiment", "glue")
 FORMATS = ("rows", "npz", "huggingface")

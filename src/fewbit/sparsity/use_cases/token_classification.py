@@ -9,7 +9,7 @@ from __future__ import annotations
 KIND = "texts"
 TASK = "token_classification"
 METRIC = "f1"
-METRICS = {"f1": "max", "accuracy": "max", "loss": "min"}
+METRICS = {"f1": "max", "precision": "max", "recall": "max", "accuracy": "max", "loss": "min"}
 WORDS = {"acc": "accuracy"}
 ALIASES = ("ner", "named_entity_recognition")
 FORMATS = ("rows", "npz", "huggingface")

@@ -57,25 +57,38 @@ def match(boxes: Array, classes: Array, true_boxes: Array, true_classes: Array) 
     return right
 
 
-def average_precision(scores: Array, right: Array, objects: int) -> Array:
-    """The area under precision over recall, of one class, at each threshold.
+def average_precision(scores: Array, right: Array, objects: Array, times: Array) -> Array:
+    """The area under precision over recall, of one class, at each threshold: `[draws, thresholds]`.
+
+    Pictures that are drawn several times have boxes that count as often; all draws are computed at once, from boxes
+    that were matched and ranked once.
 
     Args:
         scores: `[n]`, of all boxes of all pictures.
         right: `[n, thresholds]`, what `match` said of them.
-        objects: how many there are to find.
+        objects: `[draws]`, how many there are to find.
+        times: `[draws, n]`, whole numbers: how often each box counts.
+
+    >>> right = np.array([[True], [False], [True]])
+    >>> average_precision(np.array([0.9, 0.8, 0.7]), right, np.array([2]), np.ones((1, 3), int)).round(3)
+    array([[0.835]])
     """
     order = np.argsort(-scores, kind="stable")
-    found = right[order].cumsum(0)  # [n, thresholds]
-    precision = found / np.arange(1, len(order) + 1)[:, None]
-    # What is reached with more boxes counts for fewer as well.
-    precision = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
-    areas = np.zeros(right.shape[1])
+    times, right = times[:, order], right[order]
+    before = times.cumsum(1)
+    areas = np.zeros((len(times), right.shape[1]))
     for column in range(right.shape[1]):
-        # Compared in whole objects: a share such as 0.29 is not what 29 of 100 divides to.
-        first = np.searchsorted(found[:, column] * 100, np.arange(101) * objects, side="left")
-        reached = first < len(order)
-        areas[column] = precision[first[reached], column].sum() / 101
+        # Between right boxes recall stays and precision falls: they alone decide.
+        places = np.flatnonzero(right[:, column])
+        if not len(places):
+            continue
+        found = times[:, places].cumsum(1)
+        precision = found / before[:, places].clip(1)
+        # What is reached with more boxes counts for fewer as well.
+        precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        # In whole objects: a share such as 0.29 is not what 29 of 100 divides to.
+        reached = 100 * found // objects.clip(1)[:, None]
+        areas[:, column] = (precision * np.diff(reached, axis=1, prepend=-1)).sum(1) / 101
     return areas
 
 

@@ -18,9 +18,10 @@ A batch is a dict of tensors, or of lists of tensors where sizes differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -36,7 +37,7 @@ class Metric:
     """Numbers about a model's answers, from sums that batches and processes add to.
 
     A subclass says in `update` what a batch adds, by `self.add(name=tensor)`, and in `result` what the sums come to.
-    One that needs more than sums overrides `parts` and `merge` as well.
+    One that needs more than sums overrides `parts`, `merge` and `drawn` as well.
 
     >>> import torch
     >>> metric = Metric()
@@ -75,6 +76,19 @@ class Metric:
         for each in parts:
             for name, value in each.items():
                 self.sums[name] = self.sums.get(name, 0.0) + value
+
+    @classmethod
+    def drawn(cls, parts: Sequence[Any], times: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
+        """The numbers of many draws of samples, by which their intervals are told; none where sums say it all.
+
+        Args:
+            parts: of each sample alone.
+            times: `[draws, samples]`, how often each sample is in each draw.
+
+        Returns:
+            Of each number its values, `[draws]`.
+        """
+        return None
 
 
 def logits_of(outputs: Any) -> Tensor:

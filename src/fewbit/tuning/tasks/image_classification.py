@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fewbit.tuning.measures.top_k import hits
 from fewbit.tuning.tasks import _base
 from fewbit.tuning.tasks._base import NOTHING, Batch, cross_entropy, logits_of
+from fewbit.tuning.tasks._classes import Classes
 
 MODEL = "AutoModelForImageClassification"
 
@@ -19,12 +20,11 @@ def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return cross_entropy(logits_of(outputs), batch["labels"].flatten())
 
 
-class METRIC(_base.Metric):
-    """How often the right class is the likeliest, and one of the five likeliest where there are more."""
-
-    BEST = ("accuracy", "max")
+class METRIC(Classes):
+    """How often the right class is the likeliest, or one of the five likeliest where there are more; class by class."""
 
     def update(self, outputs: Any, batch: Batch) -> None:
+        super().update(outputs, batch)
         logits, labels = logits_of(outputs).detach(), batch["labels"].flatten()
         self.add(right=hits(logits, labels, 1), count=(labels != NOTHING).sum())
         if logits.shape[-1] > 5:
@@ -33,7 +33,8 @@ class METRIC(_base.Metric):
     def result(self) -> dict[str, float]:
         count = max(1.0, float(self.sums["count"]))
         named = {"accuracy": "right", "accuracy_top_5": "right_of_five"}
-        return {name: float(self.sums[key]) / count for name, key in named.items() if key in self.sums}
+        shares = {name: float(self.sums[key]) / count for name, key in named.items() if key in self.sums}
+        return shares | super().result()
 
 
 def faults(batch: Batch, model: nn.Module) -> list[str]:

@@ -8,14 +8,14 @@ y, width, height, as shares of the picture); or `classes` and `boxes`, as our co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fewbit.errors import UsageError
 from fewbit.tuning.calling import takes
 from fewbit.tuning.measures.average_precision import THRESHOLDS, average_precision, match
 from fewbit.tuning.tasks import _base
@@ -30,12 +30,7 @@ _OBJECTS = ("boxes", "classes", "masks", "polygons", "object_mask")
 
 
 def prepare(batch: Batch, model: nn.Module) -> dict[str, Any]:
-    """The batch with `labels` as models take them, and `class_count`, by which logits are told apart.
-
-    Raises:
-        UsageError: there is more than one process.
-    """
-    _refuse_processes()
+    """The batch with `labels` as models take them, and `class_count`, by which logits are told apart."""
     made = {name: value for name, value in batch.items() if name not in _OBJECTS}
     if "labels" not in batch and {"boxes", "classes"} <= batch.keys():
         rows = zip(batch["classes"], batch["boxes"], batch.get("object_mask", [slice(None)] * len(batch["boxes"])))
@@ -55,7 +50,10 @@ def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class METRIC(_base.Metric):
-    """Mean average precision over classes: of boxes that overlap by half, and the mean over .5, .55 … .95."""
+    """Mean average precision over classes, and the share of objects that one of the boxes finds.
+
+    Each of boxes that overlap by half (`map_50`, `recall_50`), and the mean over .5, .55 … .95 (`map`, `recall`).
+    """
 
     BEST = ("map", "max")
 
@@ -93,30 +91,28 @@ class METRIC(_base.Metric):
 
     def result(self) -> dict[str, float]:
         parts = self._parts or [self.parts()]
-        scores, kinds, right, truths = (
-            np.concatenate([each[name] for each in parts]) for name in ("scores", "kinds", "right", "truths")
+        found = self.drawn(parts, np.ones((1, len(parts)), int))
+        return {name: float(values[0]) for name, values in found.items()}
+
+    @classmethod
+    def drawn(cls, parts: Sequence[Any], times: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        names = ("scores", "kinds", "right", "truths")
+        scores, kinds, right, truths = (np.concatenate([each[name] for each in parts]) for name in names)
+        picture, of_truth = (
+            np.repeat(np.arange(len(parts)), [len(each[name]) for each in parts]) for name in ("scores", "truths")
         )
-        areas = [
-            average_precision(scores[kinds == kind], right[kinds == kind], int((truths == kind).sum()))
-            for kind in np.unique(truths)
-        ]
-        if not areas:  # nothing is there to be found
-            return {"map": float("nan"), "map_50": float("nan")}
-        mean = np.mean(areas, 0)
-        return {"map": float(mean.mean()), "map_50": float(mean[0])}
-
-
-def _refuse_processes() -> None:
-    """These losses divide by a number of objects that processes share, each family of models by another one."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        world = torch.distributed.get_world_size()
-        if world > 1:
-            raise UsageError(
-                f"object detection in {world} processes: what the models' own losses are divided by then is not known",
-                where="task",
-                expected="one process",
-                try_="accumulation=… for large batches",
-            )
+        areas, shares, there = (np.zeros((len(times), size)) for size in (len(THRESHOLDS), len(THRESHOLDS), 1))
+        for kind in np.unique(truths):
+            objects = times @ np.bincount(of_truth[truths == kind], minlength=len(parts))
+            own = np.flatnonzero(kinds == kind)
+            drawn = times[:, picture[own]]
+            areas += average_precision(scores[own], right[own], objects, drawn)
+            shares += drawn.astype(float) @ right[own] / objects.clip(1)[:, None]
+            there += (objects > 0)[:, None]
+        # A mean over the classes there are; where nothing is there to be found, no number.
+        known = np.where(there > 0, there, np.nan)
+        area, share = areas / known, shares / known
+        return {"map": area.mean(1), "map_50": area[:, 0], "recall": share.mean(1), "recall_50": share[:, 0]}
 
 
 def faults(batch: Batch, model: nn.Module) -> list[str]:

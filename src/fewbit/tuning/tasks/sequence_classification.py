@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fewbit.tuning.tasks import _base
 from fewbit.tuning.tasks._base import NOTHING, Batch, cross_entropy, logits_of
+from fewbit.tuning.tasks._classes import Classes
 
 MODEL = "AutoModelForSequenceClassification"
 
@@ -18,18 +19,17 @@ def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return cross_entropy(logits_of(outputs), batch["labels"].flatten())
 
 
-class METRIC(_base.Metric):
-    """Accuracy."""
-
-    BEST = ("accuracy", "max")
+class METRIC(Classes):
+    """Accuracy, and how each class fares."""
 
     def update(self, outputs: Any, batch: Batch) -> None:
+        super().update(outputs, batch)
         labels = batch["labels"].flatten()
         right = (logits_of(outputs).argmax(-1) == labels) & (labels != NOTHING)
         self.add(right=right.sum(), count=(labels != NOTHING).sum())
 
     def result(self) -> dict[str, float]:
-        return {"accuracy": self.sums["right"] / max(1.0, self.sums["count"])}
+        return {"accuracy": float(self.sums["right"]) / max(1.0, float(self.sums["count"]))} | super().result()
 
 
 def faults(batch: Batch, model: nn.Module) -> list[str]:
@@ -37,5 +37,5 @@ def faults(batch: Batch, model: nn.Module) -> list[str]:
     labels = batch["labels"]
     tokens = _base.token_faults(batch, model) if "input_ids" in batch else []
     if labels.numel() != len(labels):
-        return [*tokens, f"labels are {list(labels.shape)}; expected one class a text"]
+        return [*tokens, f"labels are {list(labels.shape)}; expected one class a text, from a column 'label'"]
     return [*tokens, *_base.class_faults(labels, _base.classes_of(model))]

@@ -19,7 +19,7 @@ def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class METRIC(_base.Metric):
-    """Accuracy over tokens, and F1 over those of any class but 0, which is for no name at all."""
+    """Accuracy over tokens; precision, recall and F1 over those of any class but 0, which is for no name at all."""
 
     BEST = ("f1", "max")
 
@@ -39,6 +39,8 @@ class METRIC(_base.Metric):
         sums = self.sums
         return {
             "accuracy": sums["right"] / max(1.0, sums["count"]),
+            "precision": sums["found"] / max(1.0, sums["said"]),
+            "recall": sums["found"] / max(1.0, sums["there"]),
             "f1": 2 * sums["found"] / max(1.0, sums["said"] + sums["there"]),
         }
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of `sparsify` in the words of its line: `optim_level=1.5` is `--optim-level 1.5`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fewbit.cli._spoken import in_words_of_the_line
+from fewbit.errors import FewbitError
+
+_NAMES = (
+    "model", "data", "optim_level", "use_case", "eval_metric", "samples", "train_samples", "val_samples", "teacher",
+    "validation", "recipe", "factory",
+)  # fmt: skip
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"output": "--out"}
+_WHERE = re.compile(rf"^( +where: +)({'|'.join(_FLAGS)})$", re.MULTILINE)  # in a list of faults
+_WORDS = (("--data-option", "--option"), ("--step file", "--use-case file"), ("--transform file", "--use-case file"))
+"""What other commands call it."""
+
+
+@contextmanager
+def in_words_of_sparsify() -> Iterator[None]:
+    """Within the block errors speak of the options of `fewbit sparsify`."""
+    options = {name: f"{flag} {{}}" for name, flag in _FLAGS.items()} | {"mode": "{}"}
+    try:
+        with in_words_of_the_line(options):
+            yield
+    except FewbitError as error:
+        for part in ("what", "expected", "try_"):
+            said = getattr(error, part)
+            for others, ours in _WORDS if said else ():
+                said = said.replace(others, ours)
+            setattr(error, part, said and _WHERE.sub(lambda found: found[1] + _FLAGS[found[2]], said))
+        error.where = error.where and _FLAGS.get(error.where, error.where)
+        raise

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages in the words of the command line: `custom_config={'max_length': 64}` is `--data-option max_length=64`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fewbit.cli import _output
+from fewbit.errors import FewbitError
+
+_NAMED = re.compile(r"[\w.]+=(?:\[[^\]]*\]|\S+) \((--[a-z][^()]*)\)")  # what says itself how it is written
+_KEY = re.compile(r"custom_config\['(\w+)'\]")
+_DICT = re.compile(r"custom_config=(\{)")
+_PAIR = re.compile(r"'(\w+)': (.+)", re.DOTALL)
+_SETTING = r"(?<![\w'\"./-])(?:{names})=('[^']*'|\[[^\]]*\]|[^\s,;:]+)"
+_JSON = {"True": "true", "False": "false", "None": "null"}
+_WORDS = (
+    (" (--data-option)", ""),
+    (" (fewbit.generate_dataset_config)", ""),
+    ("settings of fewbit.tuning.options.Options", "what `fewbit finetune --help` and the page on fine-tuning list"),
+    ("preprocessing_steps", "--step"),
+    ("generate_dataset_config", "--data, --step and --data-option"),
+    ("dataset_name=", "--data "),
+    ("dataset_name", "--data"),
+    ("custom_config", "--data-option"),
+)
+
+
+def spoken(text: str, options: Mapping[str, str]) -> str:
+    """A message as somebody understands it who typed a line.
+
+    Args:
+        text: as it is said in Python.
+        options: the command's own option for each setting that has one; `{}` stands for its value.
+
+    >>> spoken("try custom_config={'columns': {'prompt': 'question', 'answer': …}}", {})
+    'try --data-option \\'columns={"prompt": "question", "answer": …}\\''
+    >>> spoken("max_steps=1000, or precision='bf16'", {"max_steps": "--max-steps {}", "precision": "--precision {}"})
+    '--max-steps 1000, or --precision bf16'
+    """
+    text = _NAMED.sub(r"\1", _without_dicts(text))
+    text = _KEY.sub(r"--data-option \1", text)
+    for python, words in _WORDS:
+        text = text.replace(python, words)
+    if not options:
+        return text
+    known = re.compile(_SETTING.format(names="|".join(map(re.escape, options))))
+    return known.sub(lambda found: _written(found, options), text)
+
+
+@contextmanager
+def in_words_of_the_line(options: Mapping[str, str]) -> Iterator[Callable[[str], str]]:
+    """Within the block errors and warnings of fewbit's speak of the command's own options.
+
+    Args:
+        options: see `spoken`.
+
+    Yields:
+        What translates a message.
+    """
+
+    def told(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        _output.stderr().print(f"{category.__name__}: {spoken(str(message), options)}", markup=False, soft_wrap=True)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = told
+            yield lambda text: spoken(text, options)
+    except FewbitError as error:
+        for part in ("what", "where", "expected", "try_"):
+            said = getattr(error, part)
+            setattr(error, part, None if said is None else spoken(said, options))
+        raise
+
+
+def _without_dicts(text: str) -> str:
+    """A text whose dicts of `custom_config` are options."""
+    while (found := _DICT.search(text)) is not None:
+        end = _closing(text, found.start(1))
+        if end is None:
+            return text
+        inside = text[found.end(1) : end].strip()
+        text = text[: found.start()] + _option(inside) + text[end + 1 :]
+    return text
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Where the brace that opens at a place closes."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    return None
+
+
+def _option(inside: str) -> str:
+    pair = _PAIR.fullmatch(inside)
+    if pair is None:
+        return "--data-option name=value"
+    name, value = pair[1], pair[2].replace("'", '"')
+    value = _JSON.get(value, value)
+    if value.startswith('"') and value.endswith('"') and value.count('"') == 2:
+        value = value[1:-1]
+    said = f"{name}={value}"
+    return f"--data-option {said}" if re.fullmatch(r"[\w=./…-]+", said) else f"--data-option '{said}'"
+
+
+def _written(found: re.Match[str], options: Mapping[str, str]) -> str:
+    name, value = found[0].split("=", 1)
+    if value.startswith("["):
+        return f"--option '{name}={value.replace(chr(39), chr(34))}'"
+    return options[name].format(_JSON.get(value, value.strip("'")))

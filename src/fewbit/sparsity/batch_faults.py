@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a batch that a model is judged by, told of the model and the batch together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewbit.data.describe import describe
+from fewbit.errors import DataError
+from fewbit.tuning.tasks._base import NOTHING, class_faults, logits_of
+
+
+@contextmanager
+def explained(batch: Mapping[str, Any], where: str) -> Iterator[None]:
+    """What a model, or a task, raises over a batch that is not for it, as an error that says which batch it was."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        shapes = ", ".join(f"{name} {describe(value)}" for name, value in batch.items())
+        raise DataError(
+            f"the model cannot be asked about {where}: {type(error).__name__}: {str(error)[:300]}",
+            code="batch",
+            where=f"validation, {where}: {shapes}",
+            expected="inputs that the model takes, and answers of it that fit the labels",
+        ) from error
+
+
+def refuse_classes(outputs: Any, batch: Mapping[str, Any], where: str, classes: Sequence[str]) -> None:
+    """Labels beside answers with a score a class: of more classes than there are scores for."""
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor) or bool((labels == NOTHING).all()):
+        return
+    scores = logits_of(outputs)
+    if scores.ndim > 3 or scores.shape[:-1].numel() != labels.numel():
+        return
+    count = scores.shape[-1]
+    found = class_faults(labels, count)
+    if len(classes) > count:  # samples of the first ones may all come first
+        shown = ", ".join(classes[:12]) + (" …" if len(classes) > 12 else "")
+        found = [f"the data has {len(classes)} classes ({shown}), the model tells {count} apart"]
+    if found:
+        raise DataError(
+            "; ".join(found),
+            code="batch",
+            where=f"validation, {where}",
+            expected=f"labels from 0 to {count - 1}, one of the {count} classes that the model tells apart",
+            try_="a model for these classes, or data with those of the model",
+        )
+
+
+def refuse_unlabelled(batch: Mapping[str, Any], task: Any) -> None:
+    """A batch without anything that the task calls an answer."""
+    names = {"labels", *getattr(task, "ANSWERS", ())}
+    if not names & batch.keys():
+        raise DataError(
+            f"the data does not say what is right: it has {', '.join(n for n in batch if batch[n] is not None)}",
+            code="no-labels",
+            where="validation",
+            expected=" or ".join(sorted(names)),
+        )

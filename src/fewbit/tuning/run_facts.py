@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run found out, as the record has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from fewbit.tuning.loop import Loop
+
+
+def facts_of(loop: Loop, model: nn.Module, learning: list[nn.Parameter]) -> dict[str, Any]:
+    """What a run found out, as JSON values."""
+    place, machine = loop.place, loop.machine
+    steps = loop.log.of("step")
+    return {
+        "steps": place.step,
+        "epochs": place.epoch + (1 if place.offset else 0),
+        "stopped_early": place.done,
+        "best_step": place.best_step,
+        "before": loop.before,
+        "after": loop.after,
+        "loss": [[line["step"], line["loss"]] for line in steps],
+        "evaluations": [{k: v for k, v in line.items() if k != "kind"} for line in loop.log.of("eval")],
+        "sparsity": [[line["step"], line["sparsity"]] for line in loop.log.of("prune")],
+        "seconds": place.seconds,
+        "tokens": place.tokens,
+        "tokens_per_second": place.tokens / place.seconds if place.seconds else None,
+        "precision": machine.precision,
+        "device": str(machine.device),
+        "processes": machine.world,
+        "sharding": _sharding(model, machine.world),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "learning": sum(parameter.numel() for parameter in learning),
+    }
+
+
+def _sharding(model: nn.Module, world: int) -> str | None:
+    """How processes share a model, told by its parameters."""
+    if world == 1:
+        return None
+    return "fsdp" if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()) else "ddp"
