@@ -24,7 +24,8 @@ SmolLM2-135M off the 4-bit grid it came on, all linear layers of the blocks prun
 Calibration is {samples} samples of 512 tokens, every seed others; perplexity is on two texts that hold none of it, by
 the same code for all: weights are put into the plain float32 model, after their zeros and levels were counted. Mean
 over the seeds, the least and the most behind it. *Seconds* are of the whole job on a loaded model, × is how many times
-a plain float32 forward of the same samples in the same process, medians both. Dense: {floats}.
+a plain float32 forward of the same samples in the same process, medians both; of measurements that ran several at a
+time, only those under the same load compare. Dense: {floats}.
 
 llm-compressor 0.14 rounds to int4 after its zeros: plainly, with scales by squared error (`_mse`), or with GPTQ
 (`_gptq`), which fills zeros again and is refused for that. Its magnitude pruning waits for a training loop and leaves a
@@ -75,7 +76,13 @@ def _way_line(side: str, way: str, rows: list[Row]) -> list[str]:
     if not done:
         return [title, "", failed[0], *[""] * 6]
     memory = max(row.get("device_peak", row["peak"]) for row in done)
-    told = [title, str(len(done)), *timed([row for row in done if row.get("together", 1) == 1])]
+    many = {row.get("together", 1) for row in done}
+    told = [
+        title,
+        str(len(done)),
+        *timed(done if len(many) == 1 else [row for row in done if row.get("together", 1) == 1]),
+    ]
+    told[2] += f" ({min(many)} at a time)" if many and min(many) > 1 else ""
     told += [f"{memory / 1e9:.1f} GB", f"{mean(row['zeros'] for row in done):.1%}"]
     told += [spread([row[name] for row in done]) for name in TEXTS]
     return [*told, failed[0] if failed else shares(done)]
@@ -88,17 +95,17 @@ def _verdict(ways: list[tuple[str, str, list[Row]]]) -> str:
     theirs = {key: rows for key, rows in done.items() if key[0] != OURS and rows}
     if not ours or not theirs:
         return ""
-    told = []
+    told, bests = [], dict[tuple[str, str], str]()
     for name in TEXTS:
         best = min(theirs, key=lambda key: mean(row[name] for row in theirs[key]))
         mine, other = (mean(row[name] for row in rows) for rows in (ours, theirs[best]))
         told.append(f"{_mark(mine < other)} {name}: {mine:.2f}, the best other {other:.2f} ({', '.join(best)})")
-    alone = {
-        key: [row for row in rows if row.get("together", 1) == 1] for key, rows in {**theirs, ("", ""): ours}.items()
-    }
-    if alone[("", "")] and alone.get(best):
-        share = median(row["seconds"] for row in alone[("", "")]) / median(row["seconds"] for row in alone[best])
-        told.append(f"{_mark(share <= TIME_SHARE)} time: {share:.2f} of the best other's")
+        bests[best] = best[1]
+    for best, way in bests.items():
+        sides = [ours, theirs[best]]
+        if len({row.get("together", 1) for rows in sides for row in rows}) == 1:  # under the same load
+            share = median(row["seconds"] for row in ours) / median(row["seconds"] for row in theirs[best])
+            told.append(f"{_mark(share <= TIME_SHARE)} time: {share:.2f} of that of {way}")
     return "; ".join(told)
 
 

@@ -68,13 +68,14 @@ def make_plan(view: ModelView, config: Config) -> Plan:
                 activations.append(_plan_activation(point, spec, why))
     activations += _plan_cache(points, config)
     static = {activation.point.layer for activation in activations if activation.static}
-    trifles = [w for w in weights if w.point.layer not in static and _is_trifle(w, view.size(), resolved)]
+    size = view.size()
+    trifles = [w for w in weights if w.point.layer not in static and _is_trifle(w, size, resolved)]
     weights = [w for w in weights if w not in trifles]
     left = {w.point.layer for w in trifles}
     activations = [activation for activation in activations if activation.point.layer not in left]
     kept += [Kept(w.point.name, f"{w.point.elements} weights are not worth the risk", w.bytes_before) for w in trifles]
     kept += [Kept(layer, reason) for layer, reason in view.skipped()]
-    other = view.size() - sum(w.bytes_before for w in weights) - sum(k.bytes for k in kept)
+    other = size - sum(w.bytes_before for w in weights) - sum(k.bytes for k in kept)
     return Plan(config, tuple(weights), tuple(activations), tuple(kept), tuple(notes), other)
 
 

@@ -23,6 +23,7 @@ _BYTES = 16  # of one entry, for items that teach and those kept aside
 _WIDE = 2500  # weights of an output: beyond these the better algorithm takes minutes
 _CONVS = (CONV, CONV_TRANSPOSE)
 _SLOW, _BEST, _NEXT, _LEAST = "alps", "stepwise", "wanda", "magnitude"
+_SEEN = {"apart": 0.0, "by_row": False}  # samples of pictures are believed: those to come are like them
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ def usual(view: ModelView, points: Sequence[Point], settings: Settings, *, data:
         return _LEAST, "one threshold over all layers compares magnitudes"
     if not data:
         return _LEAST, "there is no calibration data"
-    if _is_walked(view, points) or settings.quantize is not None:
+    if _is_walked(view, points) and not _of_pictures(points):
         return _BEST, "there is calibration data, from which second moments follow"
-    return _SLOW, "layers are settled from one pass, and nothing behind a layer makes up for what it loses"
+    return _SLOW, "nothing else keeps so near to what the samples show"
 
 
 def solvers(view: ModelView, points: Sequence[Point], settings: Settings, *, data: bool) -> list[Solver]:
@@ -70,7 +71,7 @@ def solvers(view: ModelView, points: Sequence[Point], settings: Settings, *, dat
         reasons = _why_no_moments(view, points)
         found = [own if reason is None else Solver(lesser, {}, reason) for reason in reasons]
     if name == _SLOW and settings.algorithm is None:
-        swift = Solver(algorithm(_BEST, "prune"), {}, f"{_SLOW} takes long for a layer that is so wide")
+        swift = Solver(algorithm(_BEST, "prune"), _SEEN, f"{_SLOW} takes long for a layer that is so wide")
         found = [swift if each is own and _places(p) > _WIDE else each for p, each in zip(points, found)]
     hidden = _hidden(view) if own.algorithm.needs else {}
     least = algorithm(_LEAST, "prune")
@@ -109,6 +110,12 @@ def _is_walked(view: ModelView, points: Sequence[Point]) -> bool:
     the whole model shows."""
     kernels = sum(point.elements for point in points if point.op in _CONVS and prod(point.shape[2:]) > 1)
     return "walk" in view.can and 2 * kernels <= sum(point.elements for point in points)
+
+
+def _of_pictures(points: Sequence[Point]) -> bool:
+    """Whether most of what is pruned are convolutions, pointwise ones too."""
+    kernels = sum(point.elements for point in points if point.op in _CONVS)
+    return 2 * kernels > sum(point.elements for point in points)
 
 
 def _grouped(point: Point) -> str | None:
