@@ -44,7 +44,7 @@ PARTS: dict[str, tuple[Any, str, Callable[[list[Row]], str]]] = {
 # part -> option -> its value, and with --quick
 SIZES: dict[str, dict[str, tuple[Any, Any]]] = {
     "language": {"blocks": (None, 2), "samples": (language.SAMPLES, 8), "judged": (language.JUDGED, 4)},
-    "cnn": {"epochs": (8, 1), "more": (5, 1), "limit": (None, 1280), "judged": (None, 1000), "samples": (500, 100)},
+    "cnn": {"epochs": (8, 1), "more": (10, 1), "limit": (None, 1280), "judged": (None, 1000), "samples": (500, 100)},
     "onnx": {"samples": (128, 16), "seconds": (sparsity_onnx.SECONDS, 3)},
     "detection": {"pictures": (1024, 64), "steps": (1500, 20), "more": (600, 12)},
     "segmentation": {"pictures": (512, 64), "steps": (600, 20), "more": (300, 12)},

@@ -31,6 +31,7 @@ def solve(problem: Problem, *, by_row: bool = True) -> Solution:
         DataError: a value is not finite.
         UsageError: no pattern, shapes that do not fit together, a grid without an exact zero.
 
+    >>> import torch
     >>> from fewbit.numerics.dtypes import Dtype
     >>> from fewbit.numerics.grid import Grid
     >>> from fewbit.numerics.sparsity import Pattern
