@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algorithms.pruning import FLOAT, inputs, off, problem, seen
-from fewbit.algorithms import _support_columns, alps, magnitude, scale_search, sparse_gpt, stepwise, wanda
+from fewbit.algorithms import _support, _support_columns, alps, magnitude, scale_search, sparse_gpt, stepwise, wanda
 from fewbit.algorithms._answers import Answers
 from fewbit.algorithms._base import Problem
 from fewbit.algorithms._columns import Columns
@@ -61,6 +61,17 @@ def test_every_step_of_refining_helps():
         losses.append(((lost @ gram) * lost).sum(1))
     assert all(bool((b <= a * (1 + 1e-5)).all()) for a, b in pairwise(losses))
     assert losses[-1].sum() < 0.6 * losses[0].sum()
+
+
+def test_steps_beyond_the_best_values_change_nothing(monkeypatch):
+    """Where nobody asks whether all rows are there, as on a GPU."""
+    monkeypatch.setattr(_support, "_asks", lambda device: False)
+    x = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
+    gram, weight = x.T @ x + 0.01 * torch.eye(64), torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+    mask = torch.rand(8, 64, generator=torch.Generator().manual_seed(2)) > 0.5
+    some, many = (refined(weight * mask, weight, mask, gram, steps) for steps in (400, 2000))
+    losses = [((lost @ gram) * lost).sum() for lost in (some - weight, many - weight)]
+    assert losses[1] <= losses[0] * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("pattern", [Pattern.read("2:4"), Pattern(0.5, by_row=True)], ids=["2:4", "half"])

@@ -8,7 +8,7 @@ import pytest
 from drawn_shapes import write_folder
 from fewbit import cli
 from fewbit.engine.journal import Journal
-from fewbit.sparsity import deployment
+from fewbit.sparsity import deployment, verb
 from fewbit.sparsity.stages import quantize
 from fewbit.tuning.checkpoints import Checkpoints
 from sparse_examples import arrays, decoder, graph, pairs
@@ -64,6 +64,15 @@ def test_an_empty_folder_of_the_users_stays(tmp_path, monkeypatch):
     line = ["sparsify", "one-shot", "--model", str(tmp_path / "model.onnx"), "--data", str(arrays(tmp_path / "npz"))]
     assert cli.run([*line, "--optim-level", "0.2", "-o", str(tmp_path / "out")]) == 130
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_checkpoints_of_the_users_stay_when_a_line_is_stopped_before_it_looks(tmp_path, monkeypatch):
+    mine = tmp_path / "out" / "checkpoints" / "epoch-3.pt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("weeks of work")
+    monkeypatch.setattr(verb, "check_model", stopped)
+    assert cli.run(["sparsify", "one-shot", "--model", "m.onnx", "--data", "npz", "-o", str(tmp_path / "out")]) == 130
+    assert mine.read_text() == "weeks of work"
 
 
 def test_layers_that_are_settled_are_not_settled_again(tmp_path, capsys, monkeypatch):

@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from fewbit.cli import _output
+from fewbit.cli._sparse_words import in_words_of_sparsify
 from fewbit.cli._spoken import in_words_of_the_line, spoken
 from fewbit.errors import DataError
 
@@ -32,6 +33,17 @@ OPTIONS = {
         ("lr=0.1: too high", "--lr 0.1: too high"),
         ("runs/lr=0.1/rows.jsonl, 'lr=0.1', dlr=3", "runs/lr=0.1/rows.jsonl, 'lr=0.1', dlr=3"),
         ("a folder of custom_config={", "a folder of --data-option={"),
+        ("the model's own: custom_config is empty.", "the model's own: --data-option is empty."),
+        ("my_custom_config, custom_config.yaml", "my_custom_config, custom_config.yaml"),
+        ("/home/me/custom_config/rows.csv:3: dataset_name", "/home/me/custom_config/rows.csv:3: --data"),
+        ("dataset_name='a/dataset_name': there is none", "--data 'a/dataset_name': there is none"),
+        ("no column 'custom_config' or \"a dataset_name\"", "no column 'custom_config' or \"a dataset_name\""),
+        ("no column 'custom_config={'", "no column 'custom_config={'"),
+        (
+            "faults:\n  where:    my custom_config rows\n  try: lr=1",
+            "faults:\n  where:    my custom_config rows\n  try: --lr 1",
+        ),
+        ("faults:\n  where:    custom_config['a']", "faults:\n  where:    --data-option a"),
     ],
 )
 def test_words(python, line):
@@ -66,3 +78,22 @@ def test_errors_and_warnings_of_a_block(capsys):
         assert words("lr=1") == "--lr 1"
     assert warnings.showwarning is before
     assert "UserWarning: --data-option seed=1 helps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("/home/me/custom_config/rows.csv", "/home/me/custom_config/rows.csv"),
+        ("my custom_config.csv, lr=0.1", "my custom_config.csv, lr=0.1"),
+        ("--data-options/rows.csv", "--data-options/rows.csv"),
+        ("custom_config['classes']", "--option classes"),
+        ("optim_level", "--optim-level"),
+    ],
+)
+def test_a_place_is_the_users_unless_it_is_a_settings_name(where, told):
+    with pytest.raises(DataError) as found, in_words_of_sparsify():
+        raise DataError(
+            f"faults:\n  where:    {where}", where=where, try_="custom_config={'seed': 1} in 'a --step file'"
+        )
+    assert found.value.where == told and found.value.what == f"faults:\n  where:    {told}"
+    assert found.value.try_ == "--option seed=1 in 'a --step file'"

@@ -15,6 +15,7 @@ from fewbit.tuning.tasks import (
     object_detection,
     question_answering,
     segmentation,
+    sequence_classification,
     token_classification,
 )
 
@@ -155,6 +156,18 @@ def test_what_a_model_raises_is_told_with_the_batch():
         judge(answer, _Feed([batch]), image_classification, place=CPU)
 
 
+@pytest.mark.parametrize("asked", [judge, rehearse])
+@pytest.mark.parametrize("full", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+def test_that_there_is_no_room_is_not_told_as_a_fault_of_the_data(asked, full):
+    def answer(batch):
+        raise full
+
+    batch = _classes(torch.Generator().manual_seed(0), 4)[1]
+    with pytest.raises(RuntimeError) as told:
+        asked(answer, _Feed([batch]), image_classification, place=CPU)
+    assert told.value is full
+
+
 @pytest.mark.parametrize("made", [_detection, _segmentation, _answers, _tokens, _classes])
 def test_one_batch_tells_which_numbers_there_will_be(made):
     tasks = {_detection: object_detection, _segmentation: segmentation, _answers: question_answering}
@@ -170,3 +183,13 @@ def test_a_batch_without_anything_to_learn_is_no_fault():
     nothing = batch | {"labels": torch.full_like(batch["labels"], -100)}
     found, samples = judge(lambda batch: outputs, _Feed([nothing, batch]), token_classification, place=CPU)
     assert samples == 8 and 0 <= found["accuracy"].value <= 1
+
+
+@pytest.mark.parametrize(
+    ("task", "made"),
+    [(image_classification, _classes), (sequence_classification, _classes), (token_classification, _tokens)],
+)
+def test_where_no_label_says_what_is_right_there_is_no_number(task, made):
+    outputs, batch = made(torch.Generator().manual_seed(0), 4)
+    nothing = batch | {"labels": torch.full_like(batch["labels"], -100)}
+    assert judge(lambda batch: outputs, _Feed([nothing]), task, place=CPU) == ({}, 4)

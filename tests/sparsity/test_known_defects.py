@@ -220,3 +220,16 @@ def test_a_few_samples_of_objects_are_drawn_and_of_streams_the_first():
 
     first, told = labels(Stream())
     assert first == [0] * 12 and "first-samples" in told
+
+
+def test_texts_that_a_function_of_the_users_makes_numbers_of_need_no_tokenizer(tmp_path):
+    """As the refusal of texts itself proposes: what it names is not refused again."""
+    (tmp_path / "own.py").write_text(
+        "def counted(row):\n    return {'x': [float(len(row['text']))], 'labels': 0}\n\n\ncounted.KIND = 'texts'\n"
+    )
+    rows = [{"text": f"word {number}", "label": "a"} for number in range(8)]
+    with pytest.raises(UsageError, match="no tokenizer") as told:
+        gathered(classifier(), rows, "text_classification")
+    assert "'file.py:function'" in told.value.try_
+    found, _ = gathered(classifier(), rows, f"{tmp_path / 'own.py'}:counted")
+    assert len(found.calibration) == 7 and next(iter(found.calibration))["x"] == [6.0]  # one is kept aside

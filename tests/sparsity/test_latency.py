@@ -93,6 +93,28 @@ def test_a_copy_is_told_from_a_model_that_was_changed(kind):
     assert not is_unchanged(given, None)
 
 
+class _Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+
+@pytest.mark.parametrize(
+    ("given", "other"),
+    [
+        (_Scaled(1.0), _Scaled(3.0)),
+        (_Scaled((1, ("a", 2))), _Scaled((1, ("a", 3)))),
+        (_Scaled(None), _Scaled(3.0)),
+        (nn.MaxPool2d(2), nn.MaxPool2d(3)),
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+    ],
+)
+def test_a_model_with_another_setting_is_another(given, other):
+    """In the mode it is in as well as in the other: both are judged in eval mode."""
+    assert is_unchanged(nn.Sequential(given), nn.Sequential(own_copy(given)).eval())
+    assert not is_unchanged(nn.Sequential(given), nn.Sequential(other))
+
+
 @pytest.mark.parametrize("kind", ["module", "graph"])
 def test_a_copy_is_not_timed(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("fewbit.sparsity.deployment.latency", lambda *_: pytest.fail("there is nothing to time"))

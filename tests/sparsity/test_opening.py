@@ -64,8 +64,9 @@ def test_the_range_of_pictures_is_said_or_in_the_models_files_or_its_graph(tmp_p
 
 def test_an_output_is_new_or_has_the_checkpoints_of_a_run_that_was_stopped(tmp_path):
     assert output_folder.check(tmp_path / "new") == tmp_path / "new"
-    (tmp_path / "stopped" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "stopped" / "checkpoints" / "a").write_text("")
+    (tmp_path / "stopped" / "checkpoints" / "train" / "all").mkdir(parents=True)
+    assert output_folder.check(tmp_path / "stopped") == tmp_path / "stopped"
+    (tmp_path / "stopped" / "checkpoints" / "train" / "all" / "run.json").write_text("")
     assert output_folder.check(tmp_path / "stopped") == tmp_path / "stopped"
     (tmp_path / "stopped" / "record.json").write_text("")
     with pytest.raises(UsageError, match="not empty"):
@@ -102,6 +103,45 @@ def test_a_folder_of_the_users_is_not_taken_for_what_a_call_has_left(tmp_path):
     (tmp_path / "recipe.yaml").write_text("mine")
     with pytest.raises(UsageError, match="not empty"):
         output_folder.check(tmp_path)
+
+
+@pytest.mark.parametrize("mine", ["epoch-3.pt", "train/epoch-3.pt", "prune/all/epoch-3.pt"])
+def test_checkpoints_of_the_users_are_not_taken_for_ours(tmp_path, mine):
+    path = tmp_path / "out" / "checkpoints" / mine
+    path.parent.mkdir(parents=True)
+    path.write_text("weeks of work")
+    with pytest.raises(UsageError, match="not empty"):
+        output_folder.check(tmp_path / "out")
+    for was in (output_folder.before(tmp_path / "out"), frozenset()):
+        assert output_folder.leave(tmp_path / "out", was) is None
+        assert path.read_text() == "weeks of work"
+
+
+def test_a_call_that_is_stopped_takes_away_what_it_made_and_nothing_else(tmp_path):
+    ours = ("out/checkpoints/train/all/run.json", ".out.work/prune/" + "0a" * 16 + "/a.part", "out/.recipe.yaml.0a1b")
+    was = output_folder.before(tmp_path / "out")
+    for number in range(2):
+        for path in (tmp_path / each for each in ours):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+        there = sorted(tmp_path.rglob("*"))
+        if number == 0:
+            assert output_folder.leave(tmp_path / "out", was) is None
+            assert list(tmp_path.iterdir()) == []
+    assert output_folder.leave(tmp_path / "out", output_folder.before(tmp_path / "out")) is None
+    assert sorted(tmp_path.rglob("*")) == there
+
+
+@pytest.mark.parametrize("stage", ["train/all/checkpoints/step-00000001/state.json", f"prune/{'0a' * 16}/a.json"])
+def test_what_a_stage_has_finished_stays(tmp_path, stage):
+    path = tmp_path / "out" / "checkpoints" / stage
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    (tmp_path / "out" / "checkpoints" / "train" / "all").mkdir(parents=True, exist_ok=True)
+    if stage.startswith("train"):
+        (tmp_path / "out" / "checkpoints" / "train" / "all" / "run.json").write_text("")
+    assert output_folder.leave(tmp_path / "out", frozenset()) == tmp_path / "out" / "checkpoints"
+    assert path.is_file()
 
 
 def test_training_keeps_its_work_in_the_output_and_pruning_beside_it(tmp_path):

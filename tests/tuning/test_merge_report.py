@@ -29,6 +29,18 @@ def test_the_numbers_are_those_of_the_model_that_is_delivered(coded):
     assert first.startswith("merging changed the answers by") and "loss" in second
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_few_bits_are_judged_as_they_are_delivered(dtype):
+    """In fp32 the merged weights have digits that the delivered ones have lost."""
+    judged = texts(6, 1)
+    tuned = finetune(language_model().to(dtype), texts(), validation=judged, method="lora", **RUN)
+    assert {each.dtype for each in tuned.parameters()} == {dtype}
+    again = finetune(tuned, texts(), validation=judged, **{**RUN, "max_steps": 1, "lr": 0.0})
+    facts = tuned.fewbit_record.facts
+    assert facts["merge"]["after"]["loss"] == pytest.approx(again.fewbit_record.facts["before"]["loss"], rel=1e-7)
+    assert facts["merge"]["after"]["loss"] != pytest.approx(facts["after"]["loss"], rel=1e-6)
+
+
 def test_nothing_to_judge_by_and_nothing_merged(coded):
     tuned = finetune(coded, texts(), validation=False, method="lora", **RUN)
     assert tuned.fewbit_record.facts["merge"]["after"] is None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run without room: which step, how large, what takes less; and with that it goes on where it was."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -113,6 +115,15 @@ def test_other_errors_stay_what_they_are():
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises((RuntimeError, DataError), match="shapes"):
         run(cramped(6, RuntimeError("shapes"), after=1))
+
+
+def test_where_nobody_says_how_much_was_in_use_the_number_is_left_out(monkeypatch):
+    """As on Windows."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    monkeypatch.delattr("os.sysconf")
+    with pytest.raises(OutOfMemory, match="step 1, forward and backward") as told:
+        run(cramped(1, training=False))
+    assert told.value.expected == "room" and told.value.where.startswith("cpu")
 
 
 def test_pictures_and_the_words_of_a_line():

@@ -68,6 +68,33 @@ def test_a_loss_that_nobody_knows_is_refused():
         refuse_unknown(nn.Linear(2, 2), object_detection, 2)
 
 
+class Wrapped(nn.Module):
+    """Has a model of transformers' inside, and a loss of its own."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+def test_what_is_around_a_model_has_a_loss_that_nobody_knows():
+    for model in (Wrapped(detr()), Wrapped(detr().model)):
+        with pytest.raises(UsageError, match="a Wrapped in 2 processes"):
+            refuse_unknown(model, object_detection, 2)
+
+
+def test_adapters_leave_the_loss_where_it_is():
+    peft = pytest.importorskip("peft")
+    model = detr()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    refuse_unknown(adapted, object_detection, 2)
+    with computed_alone(adapted, object_detection, 2):
+        assert "_loss_function" in vars(model)
+    assert "_loss_function" not in vars(model)
+    with pytest.raises(UsageError, match="in 2 processes"):
+        around = peft.get_peft_model(Wrapped(detr()), peft.LoraConfig(target_modules=["q_proj"]))
+        refuse_unknown(around, object_detection, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
 def test_two_processes_give_the_curve_and_the_precision_of_one(tmp_path, sharding):

@@ -34,12 +34,13 @@ def refined(start: Tensor, aim: Tensor, mask: Tensor, gram: Tensor, steps: int) 
     rest = torch.matmul(aim - values, gram).mul_(free)
     way = rest * inverse
     size = (rest * way).sum(1, keepdim=True)
-    enough, on_cpu = size * _NEAR, start.device.type == "cpu"
+    enough, asks = size * _NEAR, _asks(start.device)
     for _ in range(steps):
-        if on_cpu and bool((size <= enough).all()):  # elsewhere asking takes longer than a step
+        if asks and bool((size <= enough).all()):
             break
         bent = torch.matmul(way, gram).mul_(free)
-        length = _over(size, (way * bent).sum(1, keepdim=True))
+        # A row that is there stays there: beyond float32's rounding a step leads anywhere.
+        length = torch.where(size > enough, _over(size, (way * bent).sum(1, keepdim=True)), 0.0)
         values.addcmul_(way, length)
         rest.addcmul_(bent, length, value=-1)
         near = rest * inverse
@@ -51,3 +52,8 @@ def refined(start: Tensor, aim: Tensor, mask: Tensor, gram: Tensor, steps: int) 
 def _over(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and nothing where a row is there already."""
     return torch.where(b > 0, a / b, 0.0)
+
+
+def _asks(device: torch.device) -> bool:
+    """Whether it is asked after each step if all rows are there; on a GPU the answer takes longer than a step."""
+    return device.type == "cpu"

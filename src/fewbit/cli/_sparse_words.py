@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fewbit.cli._own_words import PLACE, replaced, word
 from fewbit.cli._spoken import in_words_of_the_line
 from fewbit.errors import FewbitError
 
@@ -15,8 +16,7 @@ _NAMES = (
     "validation", "recipe", "factory",
 )  # fmt: skip
 _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"output": "--out"}
-_WHERE = re.compile(rf"^( +where: +)({'|'.join(_FLAGS)})$", re.MULTILINE)  # in a list of faults
-_WORDS = (("--data-option", "--option"), ("--step file", "--use-case file"), ("--transform file", "--use-case file"))
+_WORDS = ((word("--data-option"), "--option"), (re.compile(r"(?<![\w-])--(step|transform)(?= file\b)"), "--use-case"))
 """What other commands call it."""
 
 
@@ -31,7 +31,11 @@ def in_words_of_sparsify() -> Iterator[None]:
         for part in ("what", "expected", "try_"):
             said = getattr(error, part)
             for others, ours in _WORDS if said else ():
-                said = said.replace(others, ours)
-            setattr(error, part, said and _WHERE.sub(lambda found: found[1] + _FLAGS[found[2]], said))
-        error.where = error.where and _FLAGS.get(error.where, error.where)
+                said = replaced(said, others, lambda _, ours=ours: ours)  # type: ignore[misc]
+            setattr(error, part, said and PLACE.sub(lambda found: found[1] + _place(found[2]), said))
+        error.where = error.where and _place(error.where)
         raise
+
+
+def _place(where: str) -> str:
+    return _FLAGS.get(where, re.sub(r"^--data-option(?![\w-])", "--option", where))

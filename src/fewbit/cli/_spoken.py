@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from fewbit.cli import _output
+from fewbit.cli._own_words import PLACE, replaced, word
 from fewbit.errors import FewbitError
 
 _NAMED = re.compile(r"[\w.]+=(?:\[[^\]]*\]|\S+) \((--[a-z][^()]*)\)")  # what says itself how it is written
 _KEY = re.compile(r"custom_config\['(\w+)'\]")
-_DICT = re.compile(r"custom_config=(\{)")
+_DICT = re.compile(r"custom_config=\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 _PAIR = re.compile(r"'(\w+)': (.+)", re.DOTALL)
 _SETTING = r"(?<![\w'\"./-])(?:{names})=('[^']*'|\[[^\]]*\]|[^\s,;:]+)"
 _JSON = {"True": "true", "False": "false", "None": "null"}
-_WORDS = (
+_WORDS = tuple((word(python), words) for python, words in (
     (" (--data-option)", ""),
     (" (fewbit.generate_dataset_config)", ""),
     ("settings of fewbit.tuning.options.Options", "what `fewbit finetune --help` and the page on fine-tuning list"),
@@ -27,7 +28,8 @@ _WORDS = (
     ("dataset_name=", "--data "),
     ("dataset_name", "--data"),
     ("custom_config", "--data-option"),
-)
+))  # fmt: skip
+_SAYS_WHERE = re.compile(r"custom_config(\['\w+'\])?|dataset_name|preprocessing_steps|generate_dataset_config")
 
 
 def spoken(text: str, options: Mapping[str, str]) -> str:
@@ -42,14 +44,29 @@ def spoken(text: str, options: Mapping[str, str]) -> str:
     >>> spoken("max_steps=1000, or precision='bf16'", {"max_steps": "--max-steps {}", "precision": "--precision {}"})
     '--max-steps 1000, or --precision bf16'
     """
-    text = _NAMED.sub(r"\1", _without_dicts(text))
-    text = _KEY.sub(r"--data-option \1", text)
+    text = replaced(text, _DICT, lambda found: _option(found[1].strip()))
+    text = replaced(text, _NAMED, lambda found: found[1])
+    text = _in_words(text)
+    if options:
+        known = re.compile(_SETTING.format(names="|".join(map(re.escape, options))))
+        text = replaced(text, known, lambda found: _written(found, options))
+    return PLACE.sub(lambda found: found[1] + spoken_place(found[2]), text)
+
+
+def spoken_place(where: str) -> str:
+    """Where a fault is: a setting's name as the line has it; anything else, such as a path, as it is.
+
+    >>> spoken_place("custom_config['classes']"), spoken_place("/home/me/custom_config/rows.csv")
+    ('--data-option classes', '/home/me/custom_config/rows.csv')
+    """
+    return _in_words(where) if _SAYS_WHERE.fullmatch(where) else where
+
+
+def _in_words(text: str) -> str:
+    text = replaced(text, _KEY, lambda found: f"--data-option {found[1]}")
     for python, words in _WORDS:
-        text = text.replace(python, words)
-    if not options:
-        return text
-    known = re.compile(_SETTING.format(names="|".join(map(re.escape, options))))
-    return known.sub(lambda found: _written(found, options), text)
+        text = replaced(text, python, lambda _, words=words: words)  # type: ignore[misc]
+    return text
 
 
 @contextmanager
@@ -71,31 +88,11 @@ def in_words_of_the_line(options: Mapping[str, str]) -> Iterator[Callable[[str],
             warnings.showwarning = told
             yield lambda text: spoken(text, options)
     except FewbitError as error:
-        for part in ("what", "where", "expected", "try_"):
+        for part in ("what", "expected", "try_"):
             said = getattr(error, part)
             setattr(error, part, None if said is None else spoken(said, options))
+        error.where = error.where and spoken_place(error.where)
         raise
-
-
-def _without_dicts(text: str) -> str:
-    """A text whose dicts of `custom_config` are options."""
-    while (found := _DICT.search(text)) is not None:
-        end = _closing(text, found.start(1))
-        if end is None:
-            return text
-        inside = text[found.end(1) : end].strip()
-        text = text[: found.start()] + _option(inside) + text[end + 1 :]
-    return text
-
-
-def _closing(text: str, start: int) -> int | None:
-    """Where the brace that opens at a place closes."""
-    depth = 0
-    for place in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-    return None
 
 
 def _option(inside: str) -> str:

@@ -74,7 +74,7 @@ def command(
         fewbit sparsify training-aware --optim-level 0.8 --show-recipe
 
     """
-    from fewbit.sparsity.output_folder import leave
+    from fewbit.sparsity.output_folder import before, leave
     from fewbit.sparsity.verb import sparsify
 
     level = 0.5 if optim_level is None else _level(optim_level)
@@ -90,10 +90,10 @@ def command(
     limits = {"train_samples": train_samples, "val_samples": val_samples}
     given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     folder = out or Path(f"{_stem(model)}-{mode}")
-    new = not folder.expanduser().exists()
+    was = before(folder)
     with (
         _output.TerminalProgress() as progress,
-        told_how_to_go_on(context, lambda: leave(folder.expanduser(), made=new)),
+        told_how_to_go_on(context, lambda: leave(folder, was)),
         in_words_of_sparsify(),
     ):
         sparsify(

@@ -17,7 +17,7 @@ from fewbit.data.preparing.origin import Origin, find_origin, open_origin
 from fewbit.data.preparing.splitting import Cut, split_of
 from fewbit.data.preparing.step_list import Step, find_steps
 from fewbit.data.preparing.stepped import Stepped
-from fewbit.data.sample import Sample
+from fewbit.data.sample import Place, Sample
 from fewbit.data.source import Source, known_length
 from fewbit.data.steps._base import Context
 from fewbit.data.tables.projection import field, has
@@ -142,10 +142,10 @@ def _agree(known: list[str], said: list[str], where: str) -> None:
 
 def _head(rows: Source) -> list[Mapping[str, Any]]:
     """The first rows; of pictures, which have to be decoded, the first."""
-    head = []
-    for row in islice(iter(rows), _HEAD):
+    head: list[Mapping[str, Any]] = []
+    for index, row in enumerate(islice(iter(rows), _HEAD)):
         if isinstance(row, Mapping):
-            head.append(row)
+            head.append(Sample(row, place=Place(index=index)) if type(row) is dict else row)
             if any(hasattr(value, "__array__") for value in row.values()):
                 break
     return head

@@ -3,33 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fewbit.data.describe import describe
 from fewbit.errors import DataError
 from fewbit.tuning.tasks._base import NOTHING, class_faults, logits_of
+from fewbit.tuning.unfit_batch import told_with_batch
 
 
-@contextmanager
-def explained(batch: Mapping[str, Any], where: str) -> Iterator[None]:
-    """What a model, or a task, raises over a batch that is not for it, as an error that says which batch it was."""
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        shapes = ", ".join(f"{name} {describe(value)}" for name, value in batch.items())
-        raise DataError(
-            f"the model cannot be asked about {where}: {type(error).__name__}: {str(error)[:300]}",
-            code="batch",
-            where=f"validation, {where}: {shapes}",
-            expected="inputs that the model takes, and answers of it that fit the labels",
-        ) from error
+def asked_about(batch: Mapping[str, Any], where: str) -> AbstractContextManager[None]:
+    """Within the block what a model, or a task, raises over a batch that is not for it says which batch it was."""
+    return told_with_batch(
+        batch,
+        f"the model cannot be asked about {where}",
+        where=f"validation, {where}",
+        expected="inputs that the model takes, and answers of it that fit the labels",
+    )
 
 
 def refuse_classes(outputs: Any, batch: Mapping[str, Any], where: str, classes: Sequence[str]) -> None:

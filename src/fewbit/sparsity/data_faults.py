@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fewbit import registry
 from fewbit.data.text.tokenizer import has_tokenizer, home_of
 from fewbit.errors import UsageError
 from fewbit.sparsity.opening import Network
@@ -43,6 +44,8 @@ def refuse_texts(network: Network, use_case: UseCase, row: Any, said: Said, why:
         said: further options.
         why: it is this use case.
     """
+    if registry.is_reference(use_case.name):  # which makes a row the model's input itself
+        return
     if use_case.kind != "texts" or not _is_text(row) or "tokenizer" in said.data:
         return
     home = network.home or network.model

@@ -35,11 +35,16 @@ def estimates(kind: type[Metric], parts: Sequence[Any]) -> dict[str, Estimate]:
     Args:
         kind: of metric.
         parts: what `Metric.parts` gave for each sample alone.
+
+    Returns:
+        By name; those that nothing tells are left out.
     """
     whole = kind()
     whole.merge(parts)
     numbers = whole.result()
     sums = _columns(parts)
+    if "count" in sums and not sums["count"].any():  # no label says what is right: a share of nothing is no number
+        return {}
     found = {name: _by_formula(name, sums) for name in numbers}
     rest = [name for name, estimate in found.items() if estimate is None]
     drawn = _drawn(kind, parts, sums, rest) if rest and len(parts) > 1 else {}
@@ -54,9 +59,9 @@ def _around(value: float, ends: tuple[float, float] | None) -> Estimate:
 
 def _by_formula(name: str, sums: dict[str, NDArray[Any]]) -> Estimate | None:
     over, under = _SHARES.get(name, ("", ""))
-    if over in sums and under in sums and sums[under].sum() > 0:
+    if over in sums and under in sums:
         return share(sums[over], sums[under])
-    if name == "perplexity" and {"loss", "count"} <= sums.keys() and sums["count"].sum() > 0:
+    if name == "perplexity" and {"loss", "count"} <= sums.keys():
         mean = ratio(sums["loss"], sums["count"])
         ends = (mean.value, mean.low or 0.0, mean.high or 0.0)
         return mean.exponential() if max(ends) < 700 else None  # beyond, no float has room
@@ -73,7 +78,7 @@ def _drawn(
         chosen = (chooser.integers(0, len(parts), len(parts)) for _ in range(_AT_ONCE))
         times = np.stack([np.bincount(each, minlength=len(parts)) for each in chosen])
         found.append(_numbers(kind, parts, sums, times))
-    values = {name: np.concatenate([each[name] for each in found]) for name in names}
+    values = {name: np.concatenate([each[name] for each in found]) for name in names if name in found[0]}
     finite = {name: each[np.isfinite(each)] for name, each in values.items()}
     ends = {name: np.quantile(each, [0.025, 0.975]) for name, each in finite.items() if len(each)}
     return {name: (float(low), float(high)) for name, (low, high) in ends.items()}

@@ -10,7 +10,7 @@ import torch
 
 from fewbit.engine.confidence import Estimate, ratio
 from fewbit.errors import DataError
-from fewbit.sparsity.batch_faults import explained, refuse_classes, refuse_unlabelled
+from fewbit.sparsity.batch_faults import asked_about, refuse_classes, refuse_unlabelled
 from fewbit.sparsity.batch_rows import rows_of
 from fewbit.sparsity.intervals import estimates
 from fewbit.tuning.calling import to_device
@@ -49,7 +49,7 @@ def judge(
     with torch.no_grad():
         for part in feed.epoch(0):
             outputs, batch = _answered(answer, part, task, place, feed.name(part.items), classes)
-            with explained(batch, feed.name(part.items)):
+            with asked_about(batch, feed.name(part.items)):
                 rows = list(rows_of(outputs, batch))
                 parts += [_parts(task, *row) for row in rows]
                 lost += _losses(task, rows, (outputs, batch)) if losses else []
@@ -78,7 +78,7 @@ def rehearse(
         raise DataError("there is nothing to judge by: no sample", code="no-samples", where="validation")
     with torch.no_grad():
         outputs, batch = _answered(answer, part, task, place, feed.name(part.items), classes)
-        with explained(batch, feed.name(part.items)):
+        with asked_about(batch, feed.name(part.items)):
             metric = task.METRIC()
             metric.update(outputs, batch)
             if losses:
@@ -92,7 +92,7 @@ def _answered(
     """The model's answers to a batch, and the batch."""
     batch = to_device(part.batch, place)
     refuse_unlabelled(batch, task)
-    with explained(batch, where):
+    with asked_about(batch, where):
         outputs = answer(batch)
         refuse_classes(outputs, batch, where, classes)
     return outputs, batch

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def is_unchanged(dense: Any, model: Any) -> bool:
-    """Whether two models are of the same modules, or nodes, with the same tensors: nothing could tell them apart.
+    """Whether two models are of the same modules, or nodes, with the same settings and tensors.
 
     Args:
         dense: an `nn.Module` or an ONNX `ModelProto`.
@@ -23,11 +23,21 @@ def is_unchanged(dense: Any, model: Any) -> bool:
     """
     if not isinstance(dense, nn.Module) or not isinstance(model, nn.Module):
         return type(dense) is type(model) and bool(dense == model)
-    kinds = [[(name, type(each)) for name, each in one.named_modules()] for one in (dense, model)]
+    made = [[(name, *_made(each)) for name, each in one.named_modules()] for one in (dense, model)]
     first, second = dense.state_dict(), model.state_dict()
-    if kinds[0] != kinds[1] or first.keys() != second.keys():
+    if made[0] != made[1] or first.keys() != second.keys():
         return False
     return all(_same(first[name], second[name]) for name in first)
+
+
+def _made(module: nn.Module) -> tuple[type, str, dict[str, Any]]:
+    """What a module is, but for its tensors: its class, what it says of itself, and its attributes that are plain."""
+    plain = {name: value for name, value in vars(module).items() if name != "training" and _is_plain(value)}
+    return type(module), module.extra_repr(), plain
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, int | float | complex | str)
 
 
 def _same(first: Any, second: Any) -> bool:

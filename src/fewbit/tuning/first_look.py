@@ -14,7 +14,7 @@ from fewbit.data.describe import describe
 from fewbit.errors import DataError
 from fewbit.tuning.calling import ARGS, inputs_of, run, takes
 from fewbit.tuning.feeding import Feed, Part
-from fewbit.tuning.out_of_memory import is_out_of_memory
+from fewbit.tuning.unfit_batch import told_with_batch
 
 BATCHES = 2
 """How many batches are looked at."""
@@ -78,21 +78,16 @@ def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> N
     Raises:
         DataError: the model does not take it, or does not answer what the task learns from.
     """
-    try:
-        with evaluating(model):
-            task.loss(run(model, batch, getattr(task, "ANSWERS", ("labels",))), batch)
-    except (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
-        if is_out_of_memory(error):
-            raise
-        shapes = {name: describe(value) for name, value in batch.items()}
-        raise DataError(
-            f"the model cannot be trained on the first batch: {type(error).__name__}: {str(error)[:300]}",
-            code="batch",
-            where=f"training data, {where}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
-            expected=f"inputs that {type(model).__name__} takes, and answers of it that fit the labels",
-            try_="a step of your own that makes a sample what the model takes: "
-            "preprocessing_steps=['file.py:function'] (--step file.py:function)",
-        ) from error
+    fits = told_with_batch(
+        batch,
+        "the model cannot be trained on the first batch",
+        where=f"training data, {where}",
+        expected=f"inputs that {type(model).__name__} takes, and answers of it that fit the labels",
+        try_="a step of your own that makes a sample what the model takes: "
+        "preprocessing_steps=['file.py:function'] (--step file.py:function)",
+    )
+    with fits, evaluating(model):
+        task.loss(run(model, batch, getattr(task, "ANSWERS", ("labels",))), batch)
 
 
 def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[str]:

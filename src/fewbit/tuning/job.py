@@ -103,11 +103,11 @@ class Job:
             trained = self._trained(model, objective, chosen, checkpoint, record)
         record.lines[:0] = self.data.notes()
         model = self._finished(trained)
+        narrow(model, dtypes)
         merged = vars(model).get("fewbit_merge")
         if merged is not None:
             record.facts["merge"] = merged.to_dict() | {"after": self._judged(model, chosen)}
         model = model.to(home).eval()
-        narrow(model, dtypes)
         if not name_classes(model, self.data.classes, name):
             record.note("classes-unnamed", f"the model has {classes_of(model)} classes, the data {self.data.classes}")
         model.fewbit_record = record  # type: ignore[assignment]
@@ -140,11 +140,17 @@ class Job:
         return trained
 
     def _judged(self, model: nn.Module, task: Any) -> dict[str, float] | None:
-        """The numbers of a model as it will be delivered; none where there is nothing to judge by."""
+        """The numbers of a model with the weights that are delivered; none where there is nothing to judge by."""
         if self.data.validation is None:
             return None
         evaluator = Evaluator(self.machine, self.data.validation, task, self.options.eval_batches)
-        return evaluator(model.to(self.machine.device))
+        if self.machine.precision != "fp32":
+            return evaluator(model.to(self.machine.device))
+        # It computes as it did in training, but with what is left of its weights in fewer bits.
+        dtypes = widen(model, self.machine.precision)
+        numbers = evaluator(model.to(self.machine.device))
+        narrow(model, dtypes)
+        return numbers
 
     def _ready(self, model: nn.Module) -> nn.Module:
         setup: Callable[..., nn.Module] = self.how.setup

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -91,10 +92,11 @@ def _told(situation: Situation, error: BaseException) -> OutOfMemory:
     at = f"step {situation.step}, {_WORDS[situation.doing]}"
     of = "" if situation.batch is None else f" of {in_words(situation.batch)}"
     what = f"out of memory in {at}{of}: {str(error).strip().splitlines()[0][:200] if str(error) else 'no room'}"
+    most = peak(situation.device)
     return OutOfMemory(
         what,
         where=f"{situation.device}, {situation.where}" if situation.where else situation.device,
-        expected=f"room: at most {peak(situation.device)} was in use so far",
+        expected="room" if most is None else f"room: at most {most} was in use so far",
         try_=_advice(situation),
     )
 
@@ -145,16 +147,18 @@ def in_words(batch: Mapping[str, Any]) -> str:
     return f"{count} samples"
 
 
-def peak(device: torch.device) -> str:
-    """The most memory that was in use on a device so far, and how much it has."""
+def peak(device: torch.device) -> str | None:
+    """The most memory that was in use on a device so far, and how much it has; none where nobody says."""
     if device.type == "cuda":
         used, there = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
     elif device.type == "mps":
         used, there = torch.mps.driver_allocated_memory(), torch.mps.recommended_max_memory()
     else:
-        import resource  # which Windows has not
-
-        unit = 1 if os.uname().sysname == "Darwin" else 1024
+        try:
+            import resource
+        except ImportError:  # Windows has it not, nor sysconf
+            return None
+        unit = 1 if sys.platform == "darwin" else 1024
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"{used / 2**30:.2f} of {there / 2**30:.2f} GiB"

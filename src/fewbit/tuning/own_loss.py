@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fewbit.data.kinds import comes_from
 from fewbit.errors import UsageError
 from fewbit.modules.huggingface import is_pretrained
 
@@ -95,6 +96,9 @@ def _is_models(task: Any) -> bool:
 
 
 def _owner(model: nn.Module) -> Any:
-    """The part of a model that is one of transformers', and calls its loss by name."""
-    found = next((module for module in model.modules() if is_pretrained(module)), None)
-    return found if hasattr(type(found), "loss_function") else None
+    """The model of transformers' that this is, or has adapters around it, and that calls its loss by name.
+
+    One somewhere inside says nothing: what is around it may have a loss of its own.
+    """
+    found: Any = model.get_base_model() if comes_from(model, "peft.peft_model.PeftModel") else model  # type: ignore[operator]
+    return found if is_pretrained(found) and hasattr(type(found), "loss_function") else None

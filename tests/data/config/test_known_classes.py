@@ -81,6 +81,15 @@ def test_splits_that_number_their_classes_otherwise_are_refused():
     assert check_dataset(both).counts == {"classes-differ": 1}
 
 
+def test_columns_that_nobody_learns_from_may_differ():
+    kinds = (["de", "en"], ["en", "de"])
+    parts = [texts(language=([n % 2 for n in range(ROWS)], ClassLabel(names=names))) for names in kinds]
+    both = datasets.DatasetDict(dict(zip(("train", "validation"), parts)))
+    assert generate_dataset_config(both, []).open("train").classes == NAMES
+    report = check_dataset(both)
+    assert report.counts == {"classes-differ": 1} and report.ok
+
+
 def test_a_preset_reads_names_and_not_whatever_numbers_they_have():
     data = texts(names=["pos", "neg"])
     config = generate_dataset_config("imdb", [], {"path": _saved(data), "validation_ratio": 0})

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows with pictures from memory and from Hugging Face datasets: classes, masks and objects where they are."""
 
+import re
+
 import datasets
 import numpy as np
 import pytest
@@ -48,9 +50,55 @@ def test_objects_as_the_hub_has_them_are_boxes_and_classes_with_names():
     assert (opened(apart)[0]["boxes"] == found[0]["boxes"]).all()
 
 
+def test_a_label_beside_objects_is_what_pictures_are_classified_by():
+    kinds = {"bbox": List(List(Value("float32"))), "category": List(ClassLabel(names=["ear", "tail", "paw"]))}
+    features = Features({"image": Image(), "label": ClassLabel(names=["cat", "dog"]), "objects": kinds})
+    rows = [{**row, "label": n % 2} for n, row in enumerate(drawn())]
+    table = datasets.Dataset.from_list(rows, features=features)
+    found = opened(table, task="image_classification")
+    assert found.classes == ["cat", "dog"] and [sample["label"] for sample in found] == [0, 1] * 3
+    assert opened(table).classes == ["cat", "dog"]
+    assert opened(table, task="object_detection").classes == ["ear", "tail", "paw"]
+
+
+def test_objects_may_be_arrays_and_a_picture_may_have_none():
+    rows = drawn()
+    arrays = [{**row, "objects": {name: np.array(each) for name, each in row["objects"].items()}} for row in rows]
+    for one, other in zip(opened(arrays), opened(rows)):
+        assert (one["boxes"] == other["boxes"]).all() and (one["classes"] == other["classes"]).all()
+    none = {"image": rows[0]["image"], "objects": {"bbox": None, "category": None}}
+    assert opened([*rows, none])[len(rows)]["boxes"].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("objects", "column", "what"),
+    [
+        (None, "objects", "'objects' is none"),
+        ("a disc", "objects", "'objects' is str"),
+        ([{"bbox": [1, 1, 2, 2], "category": 0}, {"bbox": [1, 1, 2, 2]}], "objects", "an object has no 'category'"),
+        ({"bbox": [[1, 1, 2]], "category": [0]}, "objects.bbox", "no boxes of four numbers"),
+        ({"bbox": [["a", 1, 2, 3]], "category": [0]}, "objects.bbox", "no boxes of four numbers"),
+        ({"bbox": [[1, 1, 2, 2]], "category": ["cat"]}, "objects.category", "no numbers of classes: 'cat'"),
+        ({"bbox": [[1, 1, 2, 2]], "category": [0.5]}, "objects.category", "no numbers of classes: 0.5"),
+        ({"bbox": [[4, 4, -1, -1]], "category": [0]}, "objects.bbox", "1 boxes from -1 to 4"),
+        ({"bbox": [[4, 4, 0, 2]], "category": [0]}, "objects.bbox", "1 boxes from 0 to 4"),
+        ({"bbox": [[1, 1, 2, 2]], "category": []}, "objects.bbox", "1 boxes from 1 to 2, 0 classes"),
+    ],
+)
+def test_objects_that_are_none_are_told_with_row_and_column(objects, column, what):
+    picture = np.zeros((8, 8, 3), np.uint8)
+    rows = [{"image": picture, "objects": {"bbox": [], "category": []}}] * 9 + [{"image": picture, "objects": objects}]
+    with pytest.raises(DataError, match=re.escape(what)) as told:
+        opened(rows, task="object_detection")[9]
+    assert "sample 9" in told.value.where and f"field {column!r}" in told.value.where
+    assert "as COCO has them" in told.value.expected and told.value.code == "bad-row"
+    with pytest.raises(DataError, match="sample 0, field"):
+        opened(rows[::-1], task="object_detection")
+
+
 def test_boxes_of_another_kind_are_refused():
     rows = [{"image": np.zeros((8, 8, 3), np.uint8), "objects": {"bbox": [[3, 3, 7, 7]], "category": [0]}}] * 2
-    with pytest.raises(DataError, match="objects of a picture of 8 x 8 pixels: 1 boxes up to 7, 1 classes") as told:
+    with pytest.raises(DataError, match="objects of a picture of 8 x 8 pixels: 1 boxes from 3 to 7, 1 classes") as told:
         opened(rows)
     assert "as COCO has them" in told.value.expected
 

@@ -70,6 +70,22 @@ def test_what_a_crop_adds_is_not_learned(tmp_path):
     assert (found["mask"] == 1).sum() == 16 and (found["mask"] == NOTHING).sum() == 20
 
 
+@pytest.mark.parametrize("values", [(40_000, 0), (-70_000, 200), (16_000_000, -1), (2**40, 2**40 - 5)])
+def test_large_numbers_of_classes_stay_what_they_are(processor, values):
+    _, step = processor
+    mask = np.full((30, 40), values[0], np.int64)
+    mask[:15] = values[1]
+    found = step({"image": PICTURE, "mask": mask})["mask"]
+    assert set(np.unique(found)) == set(values)
+
+
+def test_numbers_that_lie_too_far_apart_are_told(processor):
+    mask = np.zeros((30, 40), np.int64)
+    mask[3, 3] = 1 << 24
+    with pytest.raises(DataError, match="'mask' has numbers from 0 to 16777216"):
+        processor[1]({"image": PICTURE, "mask": mask})
+
+
 def test_boxes_stay_and_are_not_cut(processor):
     made, step = processor
     sample = {"image": PICTURE, "boxes": np.array([[0.5, 0.5, 0.2, 0.2]]), "classes": np.array([1])}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A module with codes as ONNX: the same codes, integer kernels, the same answers; what cannot be is said."""
 
+from copy import deepcopy
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,9 +13,10 @@ from torch import nn
 
 import fewbit
 from coded_networks import coded, dense, rows, samples
-from fewbit.modules.quantized import is_quantized
+from fewbit.modules.freezing import unfreeze
+from fewbit.modules.quantized import clear_weight, is_quantized
 from fewbit.modules.recurrent import QuantizedRecurrent
-from fewbit.sparsity.deploying import codes_in_graph, codes_to_onnx
+from fewbit.sparsity.deploying import codes_in_graph, codes_to_onnx, to_onnx
 from fewbit.sparsity.deploying.codes_to_onnx import write_codes_onnx
 from fewbit.sparsity.deploying.samples import samples_of
 
@@ -194,3 +197,47 @@ def test_a_transformer_multiplies_integers_in_every_layer(tmp_path):
     attempt = write_codes_onnx(small, tmp_path / "model.onnx", samples_of(small, items), data)
     assert sum(attempt.facts["integer"].values()) == attempt.facts["layers"] == 8 and not attempt.facts["floats"]
     assert attempt.check["relative"] < 0.01
+
+
+def test_a_layer_without_codes_reads_what_is_rounded_as_in_training(tmp_path):
+    """Only its weight is in floats again; it is named, and not counted among those with codes."""
+    model, path = deepcopy(coded("mlp")), tmp_path / "model.onnx"
+    unfreeze(model)
+    clear_weight(model[2], "weight", nn.Parameter(model[2].float_parameter("weight")))
+    model[2].input_quantizer.scale.mul_(8.0)  # coarse: without it the answers would be far off
+    attempt = written(model, path, "mlp")
+    assert attempt.facts["layers"] == 3 and attempt.facts["integer"] == {"QGemm": 3}
+    assert attempt.facts["floats"] == {"2": "its weight has no codes"} and attempt.check["relative"] < 0.01
+    assert dict(attempt.notes)["onnx-in-floats"] == "2: multiplied as floats; its weight has no codes"
+    scales = [numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer]
+    assert any(each.size == 1 and each == model[2].input_quantizer.scale.numpy() for each in scales)
+
+
+def test_what_fails_in_integers_is_tried_with_less(tmp_path, monkeypatch):
+    """The reasons are kept: among the notes, or all of them if nothing works."""
+    real, failing = codes_in_graph.put_codes, {"integers"}
+
+    def put(model, trained, feeds, *, how):
+        if how in failing:
+            raise RuntimeError(f"no {how} here")
+        return real(model, trained, feeds, how=how)
+
+    monkeypatch.setattr(codes_in_graph, "put_codes", put)
+    attempt = written(coded("mlp"), tmp_path / "model.onnx", "mlp")
+    assert attempt.check is not None and "any size" in attempt.how
+    assert ("onnx-less-integer", "integers: RuntimeError: no integers here") in attempt.notes
+    (tmp_path / "model.onnx").unlink()
+    failing |= {"trained", "floats"}
+    attempt = written(coded("mlp"), tmp_path / "model.onnx", "mlp")
+    assert attempt.check is None and not list(tmp_path.iterdir())
+    assert all(f"{far}: RuntimeError: no {far} here" in attempt.how for far in failing)
+
+
+def test_codes_count_as_the_floats_they_are_written_by(monkeypatch):
+    model = coded("mlp")
+    size = sum(each.nbytes for each in dense("mlp").parameters())
+    monkeypatch.setattr(to_onnx, "_MOST", size)
+    assert to_onnx.unfit(model, "arrays", samples(model, "mlp")) is None
+    monkeypatch.setattr(to_onnx, "_MOST", size - 1)
+    reason = to_onnx.unfit(model, "arrays", samples(model, "mlp"))
+    assert reason is not None and "of weights" in reason

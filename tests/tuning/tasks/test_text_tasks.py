@@ -147,3 +147,8 @@ def test_faults(task, batch, told):
     ids = torch.ones(len(first), 2 if first.ndim == 2 else 5, dtype=torch.long)
     found = task.faults({"input_ids": ids, **batch}, bert(BertForSequenceClassification))
     assert any(told in fault for fault in found), found
+
+
+def test_a_model_that_says_nothing_but_nan_is_right_about_no_text():
+    found = measured(sequence_classification, torch.full((4, 3), torch.nan), {"labels": torch.tensor([0, 0, 0, 1])})
+    assert found == {"accuracy": 0.0, "precision": 0.0, "recall": 0.0, "f1": 0.0}

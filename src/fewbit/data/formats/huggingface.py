@@ -44,7 +44,7 @@ CODES = {
     "row-unreadable": Code(Severity.ERROR, "a row cannot be decoded", "open that row by hand", "raise"),
     "columns-differ": Code(Severity.WARN, "splits differ in their columns", "cast them to the same features"),
     "classes-differ": Code(
-        Severity.ERROR, "a number is one class in one split and another in the next", "cast them to the same features"
+        Severity.WARN, "a number is one class in one split and another in the next", "cast them to the same features"
     ),
 }
 

@@ -2,26 +2,20 @@
 """Rows with pictures: where their class, their mask or their objects are.
 
 A mask is a column with a class a pixel beside the picture. Objects are `boxes` and `classes`, or the `objects` of most
-detection sets of the hub: `bbox` (x, y, width, height in pixels, as COCO has them) and `category`.
+detection sets of the hub; where pictures have a class too, objects are read for `object_detection` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fewbit.data.preparing.class_names import AsItIs, numbered
-from fewbit.data.sample import Sample
-from fewbit.data.tables.labels import Labels
-from fewbit.errors import DataError
-
-Reader = Callable[[Mapping[str, Any]], dict[str, Any]]
+from fewbit.data.preparing.object_rows import OBJECTS, Objects, Reader, as_boxes
 
 _MASKS = ("mask", "label", "labels", "annotation", "segmentation_mask", "seg_mask")
-_OBJECTS, _CATEGORY = "objects", ("category", "category_id", "label", "labels")
 
 
 def read_pictures(
@@ -43,11 +37,11 @@ def read_pictures(
         mask = next((name for name in _MASKS if first and is_mask(first[0].get(name))), None)
         if mask is not None:
             return AsItIs({} if mask == "mask" else {"mask": mask})
-    if _OBJECTS in names and "boxes" not in names and "image" in names:
-        inner = next((name for name in known if name.startswith(f"{_OBJECTS}.")), _OBJECTS)
+    column = next((name for name in ("label", "classes") if name in names), None) or one_known(known, first)
+    if OBJECTS in names and "boxes" not in names and "image" in names and (task == "object_detection" or not column):
+        inner = next((name for name in known if name.startswith(f"{OBJECTS}.")), OBJECTS)
         made = [as_boxes(row) for row in first]
         return Objects(numbered(AsItIs(), "classes", made, None, classes, known.get(inner)), inner)
-    column = next((name for name in ("label", "classes") if name in names), None) or one_known(known, first)
     # Pictures would all have to be decoded to find the names of their classes.
     read = AsItIs({} if column in (None, "label", "classes") else {"label": column})
     return read if column is None else numbered(read, column, first, None, classes, known.get(column))
@@ -66,56 +60,3 @@ def is_mask(value: Any) -> bool:
     (True, False)
     """
     return value is not None and hasattr(value, "__array__") and np.asarray(value).ndim == 2
-
-
-@dataclass(frozen=True)
-class Objects:
-    """Reads rows with `objects`.
-
-    Args:
-        read: reads what is made of them.
-        column: where their classes are.
-    """
-
-    read: Reader
-    column: str = _OBJECTS
-    drops = False
-    remarks = (("layout", "the boxes in 'objects' are x, y, width, height in pixels, as COCO has them"),)
-
-    @property
-    def labels(self) -> Labels | None:
-        """The number of each class's name, where they have names."""
-        return getattr(self.read, "labels", None)
-
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a row."""
-        return self.read(as_boxes(row))
-
-
-def as_boxes(row: Mapping[str, Any]) -> Sample:
-    """A row with `boxes`, as shares of the picture, and `classes`, in the place of its `objects`.
-
-    Raises:
-        DataError: boxes that are not in the picture, or not as many as classes.
-    """
-    given = row[_OBJECTS]
-    if isinstance(given, list):  # one mapping an object
-        given = {name: [each[name] for each in given] for name in (given[0] if given else ())}
-    category = next((name for name in _CATEGORY if name in given), None)
-    boxes = np.asarray(given.get("bbox") or [], np.float32).reshape(-1, 4)
-    classes = np.asarray(given[category] if category else [], np.int64).reshape(-1)
-    height, width = np.asarray(row["image"]).shape[:2]
-    fits = (boxes >= -1).all() and (boxes[:, :2] + boxes[:, 2:] <= np.array([width, height]) + 1).all()
-    if len(boxes) != len(classes) or not fits:
-        raise DataError(
-            f"objects of a picture of {width} x {height} pixels: {len(boxes)} boxes up to "
-            f"{boxes.max(initial=0):.0f}, {len(classes)} classes",
-            code="bad-row",
-            where=getattr(row, "place", None),
-            expected="a class a box, and boxes in the picture: x, y, width, height in pixels, as COCO has them",
-            try_="a step of your own that gives 'boxes' (centre x, centre y, width, height as shares) and 'classes'",
-        )
-    size = np.array([width, height, width, height], np.float32)
-    shares = np.concatenate([boxes[:, :2] + boxes[:, 2:] / 2, boxes[:, 2:]], 1) / size
-    kept = {name: value for name, value in row.items() if name != _OBJECTS}
-    return Sample({**kept, "boxes": shares, "classes": classes}, place=getattr(row, "place", None))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fewbit.data.describe import describe
 from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place, Sample
-from fewbit.data.source import Source
+from fewbit.data.source import Source, known_length
 from fewbit.data.views import View
 from fewbit.errors import DataError, FewbitError
 from fewbit.record import Record
@@ -148,6 +148,10 @@ class Stepped(View):
             made = self._called(element, index)
         except DataError as error:
             if not self._forgives:
+                if type(element) is dict:  # a row in memory, which does not know where it is
+                    streams = known_length(self.inner) is None
+                    place = Place(index=index) if streams else self.inner.place(index)
+                    error.where = ", ".join(filter(None, (str(place), error.where)))
                 raise
             self.left_out.count(index, self._place(element, index), error.what, error.try_ or _instead(error))
             return None

@@ -33,6 +33,8 @@ _NEAREST = 0  # as Pillow numbers it
 _COLOURS = ("do_rescale", "do_normalize", "do_flip_channel_order", "do_grayscale", "rescale_offset", "include_top")
 """What changes numbers, and not where they are."""
 _PLACES = ("boxes", "polygons")
+_MOST = (1 << 24) - 1
+"""Numbers that three bytes tell apart, beside the one for where there is no picture."""
 
 
 def faults(options: Mapping[str, Any]) -> list[str]:
@@ -94,7 +96,7 @@ class Processing:
         """The sample with `pixel_values` in the place of its picture.
 
         Raises:
-            DataError: boxes that a crop would cut, a picture that is none.
+            DataError: boxes that a crop would cut, a picture that is none, classes of masks too far apart to paint.
         """
         if sample.get("image") is None:
             return sample
@@ -105,7 +107,9 @@ class Processing:
             made = {name: value for name, value in made.items() if name not in _PLACES}
         made["pixel_values"] = self._processed(pixels_of(sample))
         for name in masks:
-            made[name] = self._followed(np.asarray(made[name]), made["pixel_values"].shape[1:])
+            painted = np.asarray(made[name])
+            _refuse_wide(sample, name, painted)
+            made[name] = self._followed(painted, made["pixel_values"].shape[1:])
         return Sample(made, place=getattr(sample, "place", None))
 
     @property
@@ -139,13 +143,26 @@ class Processing:
         if masks.ndim == 3:
             made = [self._followed(each, size) for each in masks]
             return np.stack(made) if made else np.zeros((0, *size), masks.dtype)
-        # Two bytes of the number, and a third that says that there was something.
-        number = masks.astype(np.int16).view(np.uint16)
-        painted = np.stack([number & 255, number >> 8, np.full_like(number, 255)], 2).astype(np.uint8)
+        # Numbers from 1 up in the three bytes of a pixel: 0 is where there was nothing.
+        first = int(masks.min())
+        number = masks.astype(np.int64) - first + 1
+        painted = np.stack([number & 255, number >> 8 & 255, number >> 16], 2).astype(np.uint8)
         off = {name: False for name in _COLOURS if hasattr(self._processor, name)}
-        low, high, there = self._processed(painted, resample=_NEAREST, **off).astype(np.uint16)
-        moved = (low | high << 8).view(np.int16).astype(np.int64)
-        return moved.astype(bool) & (there > 0) if masks.dtype == bool else np.where(there > 0, moved, NOTHING)
+        low, middle, high = self._processed(painted, resample=_NEAREST, **off).astype(np.int64)
+        moved = low | middle << 8 | high << 16
+        nothing = 0 if masks.dtype == bool else NOTHING
+        return np.where(moved > 0, moved + first - 1, nothing).astype(bool if masks.dtype == bool else np.int64)
+
+
+def _refuse_wide(sample: dict[str, Any], name: str, masks: NDArray[Any]) -> None:
+    if masks.size and int(masks.max()) - int(masks.min()) >= _MOST:
+        raise DataError(
+            f"{name!r} has numbers from {masks.min()} to {masks.max()}",
+            code="mask-range",
+            where=getattr(sample, "place", None),
+            expected=f"numbers of classes that lie less than {_MOST:,} apart",
+            try_="a step of your own before this one that numbers them from 0 up",
+        )
 
 
 def _size(size: Any) -> str:

@@ -31,17 +31,15 @@ from fewbit.backends.graph.writing_codes import Pending, write_codes
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.qtensor import QTensor
 from fewbit.sparsity.deploying.folded_codes import by_row
+from fewbit.sparsity.deploying.how_far import FLOATS, INTEGERS, TRAINED
 from fewbit.sparsity.deploying.marking import Trained
 from fewbit.sparsity.deploying.rounded_inputs import round_inputs
 from fewbit.sparsity.deploying.trained_grids import choose_grids, untrained_nodes
 from fewbit.sparsity.deploying.unmarking import Known, unmark
 
-INTEGERS, TRAINED, FLOATS = "integers", "trained", "floats"
-"""How far a graph goes: integers all through; only what was rounded in training is rounded; and nothing else either."""
-
 _WHY = {
-    TRAINED: "what it gives would be rounded as it was not in training, and the answers differ too much by that",
-    FLOATS: "biases of integer kernels are rounded, and the answers differ too much by that",
+    TRAINED: "what it gives would be rounded as it was not in training",
+    FLOATS: "biases of integer kernels are rounded",
 }
 
 
@@ -84,6 +82,7 @@ def put_codes(
     """
     raise_opset(model, BY_AXIS)
     known = unmark(model, trained)
+    codes = {name: node.codes for name, node in known.items() if node.codes is not None}
     reads = {name: node.reads for name, node in known.items() if node.reads is not None}
     floats = _without_kernel(model.graph, known)
     integer = [name for name in reads if name not in floats]
@@ -92,16 +91,17 @@ def put_codes(
         integer = [name for name in reads if name not in floats]
     chosen = choose_grids(model, reads, integer, feeds)
     placement = Placement(ONNXRUNTIME, tuple(chosen.units), 0.0, 0.0, 0.0)
-    emit(model, placement, chosen.scales, {name: by_row(known[name].codes) for name in integer})
+    emit(model, placement, chosen.scales, {name: by_row(codes[name]) for name in integer})
     round_inputs(model.graph, {name: reads[name] for name in floats})
     list(drop_idle(model.graph))
     keep_float(model.graph)
-    _keep_rest(model, {name: node.codes for name, node in known.items() if name not in integer}, floats)
+    _keep_rest(model, {name: each for name, each in codes.items() if name not in integer}, floats)
     passes.RemoveUnusedNodesPass()(model)
     runs = executed(model)
     floats |= {name: f"ONNX Runtime has made a {kind} of it" for name, kind in runs.float_nodes if name in integer}
     said = {known[name].module: why for name, why in floats.items()}
-    return CodedGraph(len(trained), runs.integer, said, [known[name].module for name in chosen.untrained])
+    layers = {known[name].module for name in codes}
+    return CodedGraph(len(layers), runs.integer, said, [known[name].module for name in chosen.untrained])
 
 
 def _without_kernel(graph: ir.Graph, known: Mapping[str, Known]) -> dict[str, str]:
@@ -112,7 +112,9 @@ def _without_kernel(graph: ir.Graph, known: Mapping[str, Known]) -> dict[str, st
     return {name: why for name, why in found.items() if why is not None}
 
 
-def _reason(unit: Unit | None, codes: QTensor) -> str | None:
+def _reason(unit: Unit | None, codes: QTensor | None) -> str | None:
+    if codes is None:
+        return "its weight has no codes"
     if unit is None:
         return INSIDE
     if not _is_plain(codes):
@@ -129,7 +131,7 @@ def _is_plain(codes: QTensor) -> bool:
 def _keep_rest(model: ir.Model, codes: Mapping[str, QTensor], rounded: Iterable[str]) -> None:
     """Weights that are multiplied as floats, kept as codes."""
     own = {name: _layer(model.graph, name) for name in codes}
-    stored = [name for name in rounded if _is_plain(codes[name]) and not own[name].split]
+    stored = [name for name in rounded if name in codes and _is_plain(codes[name]) and not own[name].split]
     for name in stored:
         if own[name].weight_value.is_initializer():  # and not kept already, by another layer that shares it
             store_codes(model, own[name], by_row(codes[name]))

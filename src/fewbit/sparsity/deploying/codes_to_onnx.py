@@ -13,6 +13,7 @@ from torch import nn
 from fewbit.errors import FewbitError
 from fewbit.sparsity.deploying.difference import CODES_TOLERANCE, largest_difference
 from fewbit.sparsity.deploying.exporting import batches, export, in_runtime, listed, reason_of
+from fewbit.sparsity.deploying.how_far import LADDER
 from fewbit.sparsity.deploying.marking import dynamic_layers, marked, trained_layers, unfit_layers
 from fewbit.sparsity.deploying.samples import Arrays, Sample
 
@@ -40,8 +41,8 @@ class Attempt:
 def write_codes_onnx(model: nn.Module, path: Path, samples: Sequence[Sample], feeds: Sequence[Arrays]) -> Attempt:
     """Write a module with codes as ONNX, with a batch axis of any length if that works.
 
-    Integers all through come first. If the answers differ too much, floats are multiplied wherever something would be
-    rounded that was not in training; if they still do, everywhere.
+    Integers all through come first. If that fails or the answers differ too much, floats are multiplied wherever
+    something would be rounded that was not in training; if that does not do either, everywhere.
 
     Args:
         model: with quantized layers; not changed.
@@ -52,21 +53,45 @@ def write_codes_onnx(model: nn.Module, path: Path, samples: Sequence[Sample], fe
     unfit = unfit_layers(model)
     if unfit:
         return Attempt(None, "; ".join(f"{name}: {reason}" for name, reason in unfit[:5]))
-    attempt = Attempt(None, "")
+    reason = ""
     for free in (True, False):
         try:
             how = export(marked(model), path, samples[0], free=free, traced=True)
-            for far in ("integers", "trained", "floats"):
-                attempt = _attempt(model, path, samples, feeds, free=free, far=far)
-                if attempt.check is not None:
-                    attempt.how = f"{how}, {batches(samples[0], free)}: {attempt.how}"
-                    return attempt
-        except FewbitError as error:
-            attempt = Attempt(None, f"{error.where}: {error.what}" if error.where else error.what)
-        except Exception as error:  # whatever a model makes the exporter or the runtime raise
-            attempt = Attempt(None, reason_of(error))
+        except Exception as error:  # whatever a model makes the exporter raise
+            reason = _said(error)
+        else:
+            attempt = _climbed(model, path, samples, feeds, free=free)
+            if attempt.check is not None:
+                attempt.how = f"{how}, {batches(samples[0], free)}: {attempt.how}"
+                return attempt
+            reason = attempt.how
         path.unlink(missing_ok=True)
-    return attempt
+    return Attempt(None, reason)
+
+
+def _climbed(
+    model: nn.Module, path: Path, samples: Sequence[Sample], feeds: Sequence[Arrays], *, free: bool
+) -> Attempt:
+    """The first attempt that works; what kept the others from it is among its notes, or is why there is none."""
+    reasons: dict[str, str] = {}
+    for far in LADDER:
+        try:
+            attempt = _attempt(model, path, samples, feeds, free=free, far=far)
+        except Exception as error:  # whatever a model makes the runtime raise
+            reasons[far] = _said(error)
+            continue
+        if attempt.check is not None:
+            attempt.notes += [("onnx-less-integer", f"{each}: {reason}") for each, reason in reasons.items()]
+            return attempt
+        reasons[far] = attempt.how
+    alike = dict.fromkeys(reasons.values())
+    return Attempt(None, "; ".join(alike if len(alike) == 1 else (f"{far}: {why}" for far, why in reasons.items())))
+
+
+def _said(error: Exception) -> str:
+    if not isinstance(error, FewbitError):
+        return reason_of(error)
+    return f"{error.where}: {error.what}" if error.where else error.what
 
 
 def _attempt(

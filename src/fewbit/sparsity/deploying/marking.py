@@ -83,8 +83,10 @@ def _reasons(layer: Quantized) -> Iterator[str]:
     if not grid.dtype.is_integer or grid.dtype.bits != 8 or not whole or grid.float_zero:
         kind = f"{grid.dtype.name} by {grid.granularity.value}"
         yield f"its input is on a grid of {kind}, and integer kernels read 8 bits with one scale a tensor"
-    if any(coded.dtype is not torch.float32 for coded in layer.coded.values()):
-        yield "it computes in float16, and codes of activations are made of float32 only"
+    own: Any = layer
+    dtypes = {coded.dtype for coded in layer.coded.values()} or {each.dtype for each in own.parameters()}
+    if dtypes - {torch.float32}:
+        yield "it does not compute in float32, and codes of activations are made of float32 only"
 
 
 def marked(model: nn.Module) -> nn.Module:

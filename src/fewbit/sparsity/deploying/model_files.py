@@ -24,6 +24,7 @@ from fewbit.modules.huggingface import is_pretrained, quiet
 from fewbit.modules.opening import open_model
 from fewbit.modules.quantized import is_quantized
 from fewbit.sparsity.deploying.difference import largest_difference, refuse_difference
+from fewbit.sparsity.deploying.exporting import in_runtime
 from fewbit.sparsity.deploying.network_onnx import write_network
 from fewbit.sparsity.deploying.samples import Sample, answering
 from fewbit.sparsity.deploying.to_program import write_program
@@ -42,7 +43,9 @@ def write_graph(model: Any, folder: Path, samples: Sequence[Sample]) -> Written:
     found: Any = ir.from_proto(model)
     save(found, folder / ONNX)
     written = Written("onnx")
-    _checked_in_runtime(folder / ONNX, samples, written)
+    exact = largest_difference(in_runtime(folder / ONNX, free=False), samples)
+    refuse_difference(exact, f"{ONNX} in ONNX Runtime")
+    written.checks[ONNX] = exact
     pack(folder, written)
     return written
 
@@ -101,15 +104,3 @@ def _loaded(folder: Path, model: nn.Module, job: Job, written: Written) -> nn.Mo
     if any(getattr(each, "kernel", None) is not None for each in model.modules()):
         freeze(loaded)
     return loaded
-
-
-def _checked_in_runtime(path: Path, samples: Sequence[Sample], written: Written) -> None:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
-    found = largest_difference(lambda sample: dict(zip(names, session.run(None, sample.inputs))), samples)
-    refuse_difference(found, f"{path.name} in ONNX Runtime")
-    written.checks[path.name] = found

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from fewbit.backends.eager.copying import copied
 from fewbit.errors import FewbitError
-from fewbit.modules.quantized import is_quantized
+from fewbit.modules.quantized import Quantized, is_quantized
 from fewbit.sparsity.deploying.codes_to_onnx import Attempt, write_codes_onnx
 from fewbit.sparsity.deploying.difference import TOLERANCE, largest_difference
 from fewbit.sparsity.deploying.exporting import batches, export, in_runtime, reason_of
@@ -28,9 +30,17 @@ def unfit(model: nn.Module, kind: str, samples: Sequence[Sample]) -> str | None:
         return "without samples the shapes of its inputs are not known"
     if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
         return "onnx and onnxruntime are not installed: pip install 'fewbit[onnx]'"
-    if sum(each.nbytes for each in model.parameters()) > _MOST:
+    if _float_bytes(model) > _MOST:
         return "it has more than 1.9 GB of weights, which one file does not hold"
     return None
+
+
+def _float_bytes(model: nn.Module) -> int:
+    """The size of a model's weights as an exporter sees them: codes as the floats that they stand for."""
+    layers = [each for each in model.modules() if isinstance(each, Quantized)]
+    coded = [each for layer in layers for each in layer.coded.values()]
+    floats = sum(each.nbytes for each in model.parameters())
+    return floats + sum(math.prod(each.shape) * torch.float32.itemsize for each in coded)
 
 
 def write_onnx(model: nn.Module, path: Path, samples: Sequence[Sample], feeds: Sequence[Arrays] = ()) -> Attempt:

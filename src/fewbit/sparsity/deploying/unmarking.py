@@ -34,12 +34,12 @@ class Known:
 
     Args:
         module: the layer's name.
-        codes: of its weight, in fewbit's layout.
+        codes: of its weight, in fewbit's layout; none if it has none, and only what it reads is rounded.
         reads: how what it reads is rounded; none if it is not.
     """
 
     module: str
-    codes: QTensor
+    codes: QTensor | None
     reads: CodeScale | None
 
 
@@ -69,7 +69,8 @@ def unmark(model: ir.Model, trained: Mapping[str, Trained]) -> dict[str, Known]:
         list(drop_idle(graph))
     infer_shapes(model)
     for node, (layer, weight) in found.items():
-        shield(node, trained[layer].codes[weight])
+        if weight is not None:
+            shield(node, trained[layer].codes[weight])
     for graph in model.graphs():
         list(fold_affine(graph))
         fold_padding(graph)
@@ -77,9 +78,9 @@ def unmark(model: ir.Model, trained: Mapping[str, Trained]) -> dict[str, Known]:
     return {node.name or "": _known(node, layer, weight, trained[layer]) for node, (layer, weight) in found.items()}
 
 
-def _found(marks: list[ir.Node], trained: Mapping[str, Trained]) -> dict[ir.Node, tuple[str, str]]:
-    """The nodes that read marked weights, each with its layer and the weight's name."""
-    found: dict[ir.Node, tuple[str, str]] = {}
+def _found(marks: list[ir.Node], trained: Mapping[str, Trained]) -> dict[ir.Node, tuple[str, str | None]]:
+    """The nodes that read marked weights or inputs, each with its layer and the weight's name, if that has codes."""
+    found: dict[ir.Node, tuple[str, str | None]] = {}
     inputs = [mark for mark in marks if _said(mark)[1] == INPUT]
     for mark in marks:
         layer, weight = _said(mark)
@@ -89,7 +90,22 @@ def _found(marks: list[ir.Node], trained: Mapping[str, Trained]) -> dict[ir.Node
             if reader.op_type not in _LAYERS or reader in found or unread:
                 raise _otherwise(layer, reader)
             found[reader] = layer, weight
+    for mark in inputs:
+        for product in _products(mark.outputs[0]):
+            if product.op_type not in _LAYERS:
+                raise _otherwise(_said(mark)[0], product)
+            found.setdefault(product, (_said(mark)[0], None))
     return found
+
+
+def _products(value: ir.Value) -> Iterator[ir.Node]:
+    """Who computes with what a mark gives, moved or padded at most."""
+    for use in value.uses():
+        if use.idx == 0 and (moves(use.node) or use.node.op_type in ("Pad", "Identity")):
+            for moved in use.node.outputs:
+                yield from _products(moved)
+        elif use.node.op_type != "Shape":
+            yield use.node
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
@@ -119,17 +135,17 @@ def _said(mark: ir.Node) -> tuple[str, str]:
 
 def _otherwise(layer: str, node: ir.Node) -> UsageError:
     return UsageError(
-        f"a {node.op_type} reads its weight in a way that codes cannot be put into",
+        f"a {node.op_type} reads its weight or its input in a way that codes cannot be put into",
         where=layer,
         expected="a convolution, a linear layer or a table",
     )
 
 
-def _known(node: ir.Node, name: str, weight: str, own: Trained) -> Known:
+def _known(node: ir.Node, name: str, weight: str | None, own: Trained) -> Known:
     layer = layer_of(node)
     if layer is None:
         raise _otherwise(name, node)
     quantizer, reads = own.quantizer, None
     if quantizer is not None and quantizer.scale is not None:
         reads = scale_of(QParams(quantizer.grid, (1,), quantizer.scale, quantizer.zero_point))
-    return Known(name, refitted(layer, own.codes[weight], name), reads)
+    return Known(name, None if weight is None else refitted(layer, own.codes[weight], name), reads)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fewbit.tuning.measures.top_k import hits
 from fewbit.tuning.tasks import _base
 from fewbit.tuning.tasks._base import NOTHING, Batch, cross_entropy, logits_of
 from fewbit.tuning.tasks._classes import Classes
@@ -25,8 +26,7 @@ class METRIC(Classes):
     def update(self, outputs: Any, batch: Batch) -> None:
         super().update(outputs, batch)
         labels = batch["labels"].flatten()
-        right = (logits_of(outputs).argmax(-1) == labels) & (labels != NOTHING)
-        self.add(right=right.sum(), count=(labels != NOTHING).sum())
+        self.add(right=hits(logits_of(outputs), labels, 1), count=(labels != NOTHING).sum())
 
     def result(self) -> dict[str, float]:
         return {"accuracy": float(self.sums["right"]) / max(1.0, float(self.sums["count"]))} | super().result()
