@@ -17,10 +17,10 @@ than one is faster, unless a column says otherwise.
 
 
 def write_section(title: str, text: str, path: Path = RESULTS) -> None:
-    """Replace the section of that title, or add it at the end."""
+    """Replace the section of that title, or add it at the end. What was measured elsewhere says so in its text."""
     sections = read_sections(path)
     cores, python = len(os.sched_getaffinity(0)), platform.python_version()
-    sections[title] = f"{time.strftime('%Y-%m-%d')}, {cores} cores, Python {python}.\n\n{text.strip()}\n"
+    sections[title] = f"Written {time.strftime('%Y-%m-%d')} on {cores} cores, Python {python}.\n\n{text.strip()}\n"
     body = "\n".join(f"## {name}\n\n{content}" for name, content in sections.items())
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(f"{HEAD}\n{body}", encoding="utf-8")
