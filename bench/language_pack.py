@@ -4,8 +4,8 @@
     python bench/language_pack.py [--sides autoround,llmcompressor] [--python 3.12] [--out .bench/pack]
 
 A folder for each side has the packages of its pins, for the Python of that machine, without those that a machine with
-PyTorch and transformers has. `fewbit` has ours; `data-0`, `data-1` … the model, in parts, and the
-tokens. They may travel one by one: what is there is used. `datasets` is a stub: nobody loads data there.
+PyTorch and transformers has. `fewbit` has ours; `data-0`, `data-1` … the model, in parts, and with
+the last the tokens. They may travel one by one: what is there is used. `datasets` is a stub: nobody loads data there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from language_formats import SIDES
 
 ROOT = Path(__file__).parents[1]
 BENCH = ROOT / "bench"
-PART = 47 * 2**20
+PART = 40 * 2**20
 """Bytes of a part of the model; the limit for all that travels at once is 64 MiB."""
 
 ON_THAT_MACHINE = {
@@ -87,7 +87,7 @@ def pack_side(side: str, folder: Path, python: str) -> Path:
 
 
 def pack_data(out: Path) -> list[Path]:
-    """The model in parts, and the tokens beside the first."""
+    """The model in parts, and the tokens beside the last."""
     import assets
     from language_data import tokens_file
 
@@ -99,7 +99,7 @@ def pack_data(out: Path) -> list[Path]:
         folder.mkdir(parents=True)
         (folder / "part").write_bytes(content[start : start + PART])
         folders.append(folder)
-    shutil.copy(tokens_file(), folders[0])
+    shutil.copy(tokens_file(), folders[-1])
     return folders
 
 
@@ -116,7 +116,7 @@ def unpack(packages: Path) -> None:
         target.write_bytes(b"".join(part.read_bytes() for part in parts))
     if not tokens.exists() and parts:
         tokens.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(packages / "data-0" / tokens.name, tokens)
+        shutil.copy(parts[-1].with_name(tokens.name), tokens)
 
 
 def environment(variables: dict[str, str], packages: Path, side: str) -> dict[str, str]:

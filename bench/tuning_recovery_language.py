@@ -2,8 +2,9 @@
 """Part `language` of bench/tuning_recovery.py: SmolLM2-135M with int4 weights learns from the float model.
 
 The model and the texts are those of bench/language_data.py. Weights become int4 in groups of 64 (`rtn`: plain rounding,
-`gptq`: what `compress_weights` does), the result is trained by `finetune(method="distill")` on passages that neither
-calibrated it nor are judged on, and its perplexity is compared on two texts.
+`gptq`: what `compress_weights` does), the result is trained by `finetune(method="distill")` on texts that neither
+calibrated it nor are judged on (passages of BoolQ, the documentation of Django), and its perplexity is compared on two
+others (passages of BoolQ's test part, the documentation of Flask).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SAMPLES = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be asked for."""
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--way", default="rtn,gptq")
@@ -38,7 +39,7 @@ def measure(given: argparse.Namespace, folder: str, tokens: str) -> None:
     from language_worker import load, perplexity
 
     ids = load_file(tokens)
-    texts = torch.cat([ids["training"], ids["calibration"][SAMPLES:]])
+    texts = ids["training"].long()
     model = load(folder, given.device)
     rows = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in texts]
     ends = IgnoredScope(names=["lm_head", "model.embed_tokens"], validate=False)

@@ -15,6 +15,7 @@ from fewbit.errors import UsageError
 from fewbit.modules.coded import Quantized
 from fewbit.modules.freezing import freeze
 from fewbit.modules.quantized import get_weight
+from fewbit.numerics.blocks import Blocks
 from fewbit.tuning.methods import qat
 from fewbit.tuning.options import Options
 from fewbit.tuning.training_quantized import is_learning, learn_quantized, settle_quantized, stretches
@@ -156,6 +157,40 @@ def test_the_original_gives_what_lies_between_codes():
     assert torch.equal(model[0]._parameters["weight"], original[0].weight)
     settle_quantized(model)
     assert _same(_codes(model), before) and torch.equal(nudged.packed, model[0].weight_packed)
+
+
+@pytest.mark.parametrize("name", [name for name in GRIDS if name not in ("float16", "bfloat16", "float32")])
+def test_without_the_original_weights_begin_anywhere_in_their_cells(name):
+    model = quantize_linears(mlp(), GRIDS[name])
+    middles = model[0].weight.detach().clone()
+    learn_quantized(model)
+    apart = model[0]._parameters["weight"].detach() - middles.float()
+    assert (apart != 0).float().mean() > 0.9 and abs((apart > 0).float().mean() - 0.5) < 0.1
+    again = learn_quantized(quantize_linears(mlp(), GRIDS[name]))
+    assert torch.equal(again[0]._parameters["weight"], model[0]._parameters["weight"])
+
+
+def test_cells_of_integers_are_filled_evenly():
+    model = quantize_linears(mlp(), INT4)
+    codes = model[0].codes_of("weight")
+    blocks = Blocks(tuple(model[0].weight.shape), codes.qparams.block)
+    middles = model[0].weight.detach().clone()
+    learn_quantized(model)
+    share = blocks.lay(model[0]._parameters["weight"].detach() - middles) / blocks.over(codes.qparams.step)
+    assert share.abs().max() <= 0.5 and abs(share.abs().mean() - 0.25) < 0.02
+
+
+def test_codes_that_the_original_does_not_round_to_stay():
+    original = mlp()
+    model = quantize_linears(copy.deepcopy(original), INT4)
+    before = _codes(model)
+    with torch.no_grad():
+        original[0].weight[0] *= -1
+    learn_quantized(model, original=original)
+    begun = model[0]._parameters["weight"]
+    assert torch.equal(begun[1:], original[0].weight[1:]) and not torch.equal(begun[0], original[0].weight[0])
+    settle_quantized(model)
+    assert _same(_codes(model), before)
 
 
 def test_copies_and_pickles_learn_too():

@@ -19,7 +19,6 @@ from fewbit.sparsity.layers import Chosen, choose_layers
 from fewbit.sparsity.pruning.planning import misfits
 from fewbit.sparsity.training_settings import TrainSettings
 from fewbit.tuning.masks import Masks
-from fewbit.tuning.methods import qat
 from fewbit.tuning.options import Options
 
 SAID = ("device", "batch_size", "seed", "workers")
@@ -74,7 +73,7 @@ def phases(model: nn.Module, settings: TrainSettings, job: Job) -> list[Phase]:
         found.append(Phase("sparse", "full", said | _part(said, 1 - share), pruning))
     if settings.quantize is not None:
         rate = settings.quantize_lr if settings.quantize_lr is not None else said["lr"] * (_SLOWER if learns else 1)
-        more = {**qat.DEFAULTS, "lr": rate, "preset": settings.quantize}
+        more = {"lr": rate, "preset": settings.quantize}
         found.append(Phase("codes", "qat", said | _part(said, share if learns else 1.0) | more))
     for phase in found:
         Options.read(phase.options)

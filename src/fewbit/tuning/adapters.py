@@ -23,6 +23,7 @@ from fewbit.modules.freezing import unfreeze
 from fewbit.tuning.dressing import dress
 from fewbit.tuning.frozen_base import FrozenBase
 from fewbit.tuning.masks import pruned_zeros
+from fewbit.tuning.pruned_codes import pruned_codes
 from fewbit.tuning.targets import find_targets, linear_layers, task_heads
 
 ADAPTER = "default"
@@ -47,7 +48,7 @@ def add_adapters(
         dropout: of what the update reads.
         targets: see `find_targets`.
         dora: learn the lengths of the weight's rows apart from their directions.
-        zeros: add nothing where a float weight is pruned.
+        zeros: add nothing where a weight is pruned.
 
     Raises:
         UsageError: targets that are not there, a model that has adapters already.
@@ -77,7 +78,8 @@ def add_adapters(
         for part in (layer.lora_A, layer.lora_B, layer.lora_magnitude_vector):
             part.float()  # learned in float32, whatever the base is kept in
         base = layer.get_base_layer()
-        pruned = None if isinstance(base, Quantized) or not zeros else pruned_zeros(base.weight)
+        found = pruned_codes(base, "weight") if isinstance(base, Quantized) else pruned_zeros(base.weight)
+        pruned = found if zeros else None
         if pruned is not None:
             hold_zeros(layer, pruned)
     for name in learning_heads:

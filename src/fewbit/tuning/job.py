@@ -154,10 +154,11 @@ class Job:
 
     def _ready(self, model: nn.Module) -> nn.Module:
         setup: Callable[..., nn.Module] = self.how.setup
-        if "batches" not in signature(setup).parameters:
-            return setup(model, self.options)
-        parts = islice(self.data.train.epoch(0), _TO_MEASURE_BY)
-        return setup(model, self.options, [part.batch for part in parts])
+        wanted = signature(setup).parameters
+        more: dict[str, Any] = {"teacher": self.teacher} if "teacher" in wanted else {}
+        if "batches" in wanted:
+            more["batches"] = [part.batch for part in islice(self.data.train.epoch(0), _TO_MEASURE_BY)]
+        return setup(model, self.options, **more)
 
     def _finished(self, model: nn.Module) -> nn.Module:
         finish: Callable[..., nn.Module] = self.how.finish

@@ -46,7 +46,7 @@ class Masks:
 
         A float matrix that learns is pruned where it is exactly zero, if that is one element in a thousand at least;
         one that is zero throughout is not pruned but new (as the second factor of LoRA is). In a quantized weight zero
-        is a code like any other: its mask is what `given` says, or what it was told when it began to learn.
+        is a code like any other: its mask is what `given` says, or what was found when it began to learn.
 
         Args:
             model: as the optimizer sees it.

@@ -94,7 +94,7 @@ class Stepper:
         sums = machine.total(self._sums)
         self._sums = torch.zeros_like(sums)
         for group in optimizer.param_groups:
-            group["lr"] = rate * group.get("lr_scale", 1.0)
+            group["lr"] = rate
         machine.scaler.unscale_(optimizer)
         if self._masks:
             self._masks.apply_gradients()

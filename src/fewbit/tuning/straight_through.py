@@ -75,6 +75,19 @@ def is_inside(x: Tensor, qparams: QParams) -> Tensor:
     return ((units >= low) & (units <= high)).reshape(x.shape)
 
 
+def half_gap(dtype: Dtype) -> float:
+    """Half the gap before a type's largest value, in units.
+
+    >>> half_gap(Dtype.int4), half_gap(Dtype.fp4)
+    (0.5, 1.0)
+    """
+    if isinstance(dtype.value, Table):
+        *_, before, last = dtype.value.values
+        return (last - before) / 2
+    number = dtype.value
+    return 2.0 ** (number.largest_exponent - number.mantissa) / 2 if isinstance(number, Float) else 0.5
+
+
 @cache
 def ends(dtype: Dtype) -> tuple[float, float]:
     """Where a type's range ends, in units: half a gap beyond its last value on either side.
@@ -83,12 +96,10 @@ def ends(dtype: Dtype) -> tuple[float, float]:
     ([-8.5, 7.5], [-7.0, 7.0])
     """
     if isinstance(dtype.value, Table):
-        first, second, *_, before, last = dtype.value.values
-        low, high = first - (second - first) / 2, last + (last - before) / 2
+        first, second, *_, last = dtype.value.values
+        low, high = first - (second - first) / 2, last + half_gap(dtype)
     else:
-        number = dtype.value
-        gap = 2.0 ** (number.largest_exponent - number.mantissa) if isinstance(number, Float) else 1.0
-        low, high = dtype.lowest - gap / 2, dtype.highest + gap / 2
+        low, high = dtype.lowest - half_gap(dtype), dtype.highest + half_gap(dtype)
     return low - abs(low) * _SLACK, high + abs(high) * _SLACK
 
 

@@ -3,8 +3,8 @@
 
 Each weight that is kept as codes gets a float parameter under its old name, in float32. Whoever reads the weight, the
 layer's own forward above all, gets that parameter on its grid: exactly what its codes would stand for. The parameter
-begins with the values of the codes, or with those of the original model where these round to the same codes, so the
-first forward is that of the quantized model, bit by bit, whatever algorithm found its codes.
+begins with values that round to these codes (`starting`), so the first forward is that of the quantized model, bit by
+bit, whatever algorithm found its codes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from fewbit.modules.quantized import set_weight
 from fewbit.numerics.qtensor import QTensor
 from fewbit.tuning.dressing import dress
 from fewbit.tuning.learning_layers import STRETCH, Learning, LearningQuantizer
+from fewbit.tuning.pruned_codes import pruned_codes
+from fewbit.tuning.starting import starting_values
+
+_SEED = 0
 
 Made = dict[int, tuple[nn.Parameter, nn.Parameter | None, tuple[int, ...], object]]
 """By the `id` of a buffer of codes, the parameters that stand for it, their layout, and the buffer, to keep its id."""
@@ -50,8 +54,9 @@ def learn_quantized(model: nn.Module, *, learn_scales: bool = False, original: n
         )
     before = {} if original is None else dict(original.named_modules())
     made: Made = {}
+    draw = torch.Generator().manual_seed(_SEED)
     for name, layer in layers.items():
-        _learn_layer(name, layer, before.get(name), learn_scales, made)
+        _learn_layer(name, layer, before.get(name), learn_scales, made, draw)
     return model
 
 
@@ -83,7 +88,9 @@ def stretches(model: nn.Module) -> Iterator[nn.Parameter]:
             yield parameter
 
 
-def _learn_layer(name: str, layer: Quantized, before: nn.Module | None, learn_scales: bool, made: Made) -> None:
+def _learn_layer(
+    name: str, layer: Quantized, before: nn.Module | None, learn_scales: bool, made: Made, draw: torch.Generator
+) -> None:
     own: Any = layer
     terms = layer.frozen_terms
     thaw_layer(layer)
@@ -93,9 +100,10 @@ def _learn_layer(name: str, layer: Quantized, before: nn.Module | None, learn_sc
             _learn_quantizer(quantizer, learn_scales)
     if not layer.coded:
         return
-    masters = {weight: _master(name, layer, weight, before, learn_scales, made) for weight in layer.coded}
+    masters = {weight: _master(name, layer, weight, before, learn_scales, made, draw) for weight in layer.coded}
+    zeros = {weight: pruned_codes(layer, weight) for weight in layer.coded}
     dress(own, Learning)
-    own.pruned = {}
+    own.pruned = {weight: where for weight, where in zeros.items() if where is not None}
     for weight, (master, stretch) in masters.items():
         own._buffers[f"{weight}_packed"] = None
         own._parameters[weight] = master
@@ -104,7 +112,13 @@ def _learn_layer(name: str, layer: Quantized, before: nn.Module | None, learn_sc
 
 
 def _master(
-    name: str, layer: Quantized, weight: str, before: nn.Module | None, learn_scales: bool, made: Made
+    name: str,
+    layer: Quantized,
+    weight: str,
+    before: nn.Module | None,
+    learn_scales: bool,
+    made: Made,
+    draw: torch.Generator,
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
     """The float parameter of a weight, and that of its scales; one for all layers that share the codes."""
     coded = layer.coded[weight]
@@ -115,12 +129,11 @@ def _master(
             raise UsageError(f"{name} shares its codes with a layer that keeps them in another layout", where=name)
         return master, stretch
     codes = layer.codes_of(weight)
-    values = codes.dequantize(torch.float32)
     given = None if before is None else before._parameters.get(weight)
+    original = None
     if given is not None and tuple(given.shape) == coded.own_shape:
-        float_values = to_ours(given.detach().to(values.device, torch.float32), coded.axes, coded.groups)
-        same = QTensor.encode(float_values, codes.qparams).codes() == codes.codes()
-        values = torch.where(same, float_values, values)
+        original = to_ours(given.detach().to(codes.qparams.scale.device, torch.float32), coded.axes, coded.groups)
+    values = starting_values(codes, original, draw)
     master = nn.Parameter(to_own(values, coded.axes, coded.groups).contiguous())
     stretch = nn.Parameter(torch.zeros_like(codes.qparams.scale)) if learn_scales else None
     made[id(place)] = master, stretch, coded.axes, place

@@ -35,8 +35,7 @@ def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _train(model: nn.Module, groups, objective, epochs: int, lr: float) -> nn.Module:
     x, y, _, _ = _digits()
-    groups = [{**group, "lr": lr * group.pop("lr_scale", 1.0)} for group in groups]
-    optimizer, generator = torch.optim.AdamW(groups), torch.Generator().manual_seed(1)
+    optimizer, generator = torch.optim.AdamW(groups, lr), torch.Generator().manual_seed(1)
     model.train()
     for _ in range(epochs):
         for part in torch.randperm(len(x), generator=generator).split(64):
@@ -80,17 +79,21 @@ def _quantized() -> nn.Module:
     return fewbit.ModelQuantizer(config).quantize_model(_float_model(), [_digits()[0][:128]])
 
 
+# A learning rate too low by three is a slower run, and not one that learns nothing: weights that all began in the middle
+# of their cells would not have left them by then (2 to 4 % came back).
+@pytest.mark.parametrize("lr", [3e-4, 1e-3])
 @pytest.mark.parametrize(("name", "share"), [("distill", 0.8), ("qat", 0.6)])
-def test_training_gives_back_what_four_bits_took(name, share):
+def test_training_gives_back_what_four_bits_took(name, share, lr):
     method = {"distill": distill, "qat": qat}[name]
-    options = Options.read(method.DEFAULTS)
+    options = Options.read(getattr(method, "DEFAULTS", {}))
     before, lost = _accuracy(_float_model()), _accuracy(_quantized())
     assert before > 0.95 and before - lost > 0.05
-    objective = _task_loss
+    objective, teacher = _task_loss, None
     if name == "distill":
-        objective = distill.objective(task, copy.deepcopy(_float_model()), options)
-    model = method.setup(copy.deepcopy(_quantized()), options)
-    _train(model, method.parameter_groups(model, options), objective, 4, 1e-3)
+        teacher = copy.deepcopy(_float_model())
+        objective = distill.objective(task, teacher, options)
+    model = method.setup(copy.deepcopy(_quantized()), options, teacher=teacher)
+    _train(model, method.parameter_groups(model, options), objective, 4, lr)
     learned = _accuracy(model)
     finished = method.finish(model)
     assert _accuracy(finished) == learned

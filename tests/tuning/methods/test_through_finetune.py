@@ -14,6 +14,7 @@ import fewbit
 from fewbit.modules.coded import Quantized
 from fewbit.tuning.finetune import finetune
 from fewbit.tuning.loop import Loop
+from fewbit.tuning.stepping import Stepper
 from tiny_models import transformer
 
 pytest.importorskip("accelerate")
@@ -67,6 +68,22 @@ def test_it_learns_and_the_given_models_stay_as_they_are(name):
     assert ("merge" in facts) == (more["method"] in ("lora", "dora"))
     if "merge" in facts:
         assert facts["merge"]["worst"] in facts["merge"]["layers"] and facts["merge"]["batches"] > 0
+
+
+@pytest.mark.parametrize("method", ["qat", "distill"])
+def test_a_quantized_model_begins_where_its_teacher_is(method, monkeypatch):
+    begun = {}
+
+    def look(stepper, *args, **kwargs):
+        begun.update({name: value.detach().clone() for name, value in stepper._model.named_parameters()})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stepper, "run", look)
+    teacher, small = transformer("llama"), fewbit.compress_weights(transformer("llama"), algorithm="rtn")
+    with pytest.raises(KeyboardInterrupt):
+        finetune(small, _loader(), method=method, teacher=teacher, max_steps=1, device="cpu", validation=False)
+    weight = teacher.model.layers[0].mlp.up_proj.weight
+    assert torch.equal(begun["model.layers.0.mlp.up_proj.weight"], weight)
 
 
 @pytest.mark.parametrize("name", _RUNS)

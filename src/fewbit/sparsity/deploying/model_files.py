@@ -26,7 +26,7 @@ from fewbit.modules.quantized import is_quantized
 from fewbit.sparsity.deploying.difference import largest_difference, refuse_difference
 from fewbit.sparsity.deploying.exporting import in_runtime
 from fewbit.sparsity.deploying.network_onnx import write_network
-from fewbit.sparsity.deploying.samples import Sample, answering
+from fewbit.sparsity.deploying.samples import Sample, answering, place_of
 from fewbit.sparsity.deploying.to_program import write_program
 from fewbit.sparsity.deploying.written import ONNX, PROGRAM, Written, pack
 from fewbit.sparsity.job import Job
@@ -93,7 +93,7 @@ def _loaded(folder: Path, model: nn.Module, job: Job, written: Written) -> nn.Mo
     """The model from its files, built like the dense one where it is no Hugging Face model; none if that has other
     shapes."""
     if written.kind == "huggingface":
-        return open_model(folder)
+        return open_model(folder).to(place_of(model))
     written.code = not is_pretrained(model)
     try:
         loaded: nn.Module = load(folder, job.dense if written.code else None)
@@ -103,4 +103,4 @@ def _loaded(folder: Path, model: nn.Module, job: Job, written: Written) -> nn.Mo
         return None
     if any(getattr(each, "kernel", None) is not None for each in model.modules()):
         freeze(loaded)
-    return loaded
+    return loaded.to(place_of(model))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -80,6 +81,28 @@ def answering(model: Any) -> Any:
     return lambda item: {name: np.asarray(value) for name, value in zip(names, ready.run(None, dict(item)))}
 
 
+def place_of(model: nn.Module) -> torch.device:
+    """The device that a module is on; one of codes alone has no parameters."""
+    return next((each.device for each in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products of float32 as such: for convolutions a GPU leaves out half of the digits, if it is let, and what was
+    written would be told from the model by that."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    kinds: list[Any] = [products, cudnn.conv, cudnn.rnn] if hasattr(cudnn, "conv") else [products, cudnn]
+    name, value = ("fp32_precision", "ieee") if hasattr(cudnn, "conv") else ("allow_tf32", False)  # before torch 2.9
+    before = [getattr(each, name) for each in kinds]
+    try:
+        for each in kinds:
+            setattr(each, name, value)
+        yield
+    finally:
+        for each, found in zip(kinds, before):
+            setattr(each, name, found)
+
+
 def named(item: Any, names: Sequence[str]) -> Arrays:
     """The arrays of an item by name; what is no array or number is left out."""
     args, kwargs = item if isinstance(item, tuple) else ((), item)
@@ -121,9 +144,9 @@ def _shortened(item: Any) -> Any:
 
 def _answers(model: nn.Module, item: Any) -> Arrays:
     args, kwargs = item
-    place = next((each.device for each in model.parameters()), torch.device("cpu"))
+    place = place_of(model)
     moved = [value.to(place) if isinstance(value, Tensor) else value for value in args]
-    with evaluating(model):
+    with evaluating(model), full_precision():
         outputs = model(*moved, **{n: v.to(place) if isinstance(v, Tensor) else v for n, v in kwargs.items()})
     return {name: found for name, value in flat(outputs).items() if (found := _array(value)) is not None}
 

@@ -5,15 +5,16 @@ A member is a file with
 
 - `NEEDS_TEACHER`: whether it makes no sense without `teacher=`;
 - `setup(model, options) -> model`: makes a model ready to be trained; parameters that learn have `requires_grad`, all
-  others have not. The model is a copy that the method may change;
+  others have not. The model is a copy that the method may change. One with an argument `batches` is given a few batches
+  of the training data, one with an argument `teacher` the teacher, if there is one;
 - `finish(model) -> model`: what the user gets of the trained model. One with a second argument `batches` is given a few
   batches, of the validation data where there is some, to measure by;
 
 and where there is a use for them
 
 - `DEFAULTS`: settings that are other ones here, if the user does not say them;
-- `parameter_groups(model, options) -> list[dict]`: groups for the optimizer, `weight_decay` and a factor `lr_scale` to
-  the learning rate included; matrices with weight decay and vectors without, if it says none;
+- `parameter_groups(model, options) -> list[dict]`: groups for the optimizer, `weight_decay` included; matrices with weight
+  decay and vectors without, if it says none;
 - `before_step(model)`: changes gradients before their norm is taken, such as to hold zeros where they are;
 - `after_step(model)`: changes weights after a step;
 - `objective(task, teacher, options) -> Objective`: what is minimized instead of the task's loss. The one of `distill`

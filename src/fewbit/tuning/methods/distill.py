@@ -16,15 +16,17 @@ from fewbit.tuning.tasks._base import Batch
 from fewbit.tuning.training_quantized import is_learning
 
 NEEDS_TEACHER = True
-DEFAULTS = {"distill_weight": 1.0, **qat.DEFAULTS}
+DEFAULTS = {"distill_weight": 1.0}
 parameter_groups = qat.parameter_groups
 
 
-def setup(model: nn.Module, options: Options, batches: Iterable[Batch] = ()) -> nn.Module:
+def setup(
+    model: nn.Module, options: Options, batches: Iterable[Batch] = (), teacher: nn.Module | None = None
+) -> nn.Module:
     """Let everything learn; a quantized model with its rounding in place, and a float one if `preset` says so."""
     quantized = any(isinstance(module, Quantized) for module in model.modules())
     if quantized or options.preset is not None:
-        return qat.setup(model, options, batches)
+        return qat.setup(model, options, batches, teacher)
     return full.setup(model, options)
 
 

@@ -25,21 +25,20 @@ from fewbit.tuning.tasks._base import Batch
 from fewbit.tuning.training_quantized import learn_quantized, settle_quantized, stretches
 
 NEEDS_TEACHER = False
-DEFAULTS = {"learn_scales": True}
 
 ANSWERS = ("labels", "start_positions", "end_positions")
 
-# A scale is learned as the logarithm of a factor near 1, a weight in units of its own, which are some hundredths.
-_SCALES_LEARN_FASTER = 10.0
 
-
-def setup(model: nn.Module, options: Options, batches: Iterable[Batch] = ()) -> nn.Module:
+def setup(
+    model: nn.Module, options: Options, batches: Iterable[Batch] = (), teacher: nn.Module | None = None
+) -> nn.Module:
     """Let the weights of a quantized model learn, and everything of it that is float; scales too if asked for.
 
     Args:
         model: quantized; or float, and then `options.preset` says what it becomes first.
         options: of the run.
         batches: a few to learn from, for the ranges of static activations of a model that is quantized here.
+        teacher: what a quantized model was made from, if anybody says; see `starting`.
 
     Raises:
         UsageError: a float model, and no `preset` that says what it is to become.
@@ -48,7 +47,8 @@ def setup(model: nn.Module, options: Options, batches: Iterable[Batch] = ()) -> 
     if not any(isinstance(module, Quantized) for module in model.modules()):
         original, model = model, quantized_first(model, options.preset, [inputs_only(model, each) for each in batches])
     pause_cache(model)
-    learn_quantized(full.setup(model, options), learn_scales=options.learn_scales, original=original)
+    known = teacher if original is None else original
+    learn_quantized(full.setup(model, options), learn_scales=options.learn_scales, original=known)
     if original is not None:
         remember_zeros(model, original)
     return model
@@ -67,7 +67,7 @@ def parameter_groups(model: nn.Module, options: Options) -> list[dict[str, Any]]
     groups = decayed(model, options)
     for group in groups:
         group["params"] = [each for each in group["params"] if id(each) not in apart]
-    groups.append({"params": scales, "weight_decay": 0.0, "lr_scale": _SCALES_LEARN_FASTER})
+    groups.append({"params": scales, "weight_decay": 0.0})
     return [group for group in groups if group["params"]]
 
 
