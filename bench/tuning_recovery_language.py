@@ -21,7 +21,7 @@ SAMPLES = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be asked for."""
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--way", default="rtn,gptq")
