@@ -55,9 +55,9 @@ def tokens_file() -> Path:
     [JUDGED, LENGTH] each.
 
     Calibration is passages of BoolQ's development part; `wiki` those of the end of its test part that are not among
-    them, `docs` the documentation of Flask. Training is passages of BoolQ that share no eight words in
-    a row with either part, and the documentation of Django. The beginning of the test part, and documentation of Pygments or the end of Flask's, are
-    what defaults of ours were chosen on, so nothing is judged on them.
+    them, `docs` the documentation of Flask. Training is passages of BoolQ that share no eight words in a row with
+    either part, and the documentation of Django. The beginning of the test part, and documentation of Pygments or the
+    end of Flask's, are what defaults of ours were chosen on, so nothing is judged on them.
     """
     path = WORK / TOKENS
     if not path.exists():

@@ -6,7 +6,8 @@
 
 A line of JSON for each measurement; recovered is (after - before) / (float - before). What is judged on is never
 learned from, and the weights of the last step count; but the learning rate of part `cnn` was compared with two others
-on test pictures, of a network trained for one epoch. Part `language` is
+on test pictures, of a network trained for one epoch. That of part `language` was chosen on texts of their own, of
+1e-5 to 1.2e-4. Part `language` is
 bench/tuning_recovery_language.py, part `cnn` bench/tuning_recovery_cnn.py; each is asked in a process that has the
 packages.
 """

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be asked for."""
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=2e-5)
+    parser.add_argument("--lr", type=float, default=1.2e-4)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--way", default="rtn,gptq")
     parser.add_argument("--judged", type=int, default=64)
@@ -70,4 +70,9 @@ def measure(given: argparse.Namespace, folder: str, tokens: str) -> None:
         after = judged(tuned)
         share = {text: (before[text] - after[text]) / (before[text] - plain[text]) for text in plain}
         told = {"way": way, "float": plain, "before": before, "after": after, "recovered": share, "seconds": seconds}
-        print(json.dumps(told | {"steps": given.steps, "lr": given.lr, "rows": len(rows)}), flush=True)
+        print(
+            json.dumps(
+                told | {"steps": given.steps, "lr": given.lr, "rows": len(rows), "batch_size": given.batch_size}
+            ),
+            flush=True,
+        )

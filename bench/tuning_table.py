@@ -116,7 +116,12 @@ def _of_language(lines: list[Line]) -> str:
         for text in line["float"]
     ]
     head = ["SmolLM2-135M, int4 by", "float", "before", "after", "recovered", "steps", "seconds"]
-    return "Perplexity on texts that nothing was learned from; `distill` from the float model.\n\n" + table(head, rows)
+    first = lines[0]
+    return (
+        "Perplexity on texts that nothing was learned from; `distill` from the float model, in steps of "
+        f"{first['batch_size']} × 512 tokens out of {first['rows']:,} rows, at a rate of {first['lr']:g}.\n\n"
+        + table(head, rows)
+    )
 
 
 def _of_pictures(lines: list[Line]) -> str:

@@ -8,10 +8,13 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from fewbit.errors import UsageError
+from fewbit.tuning import distances
 from fewbit.tuning.blocks import find_blocks
 from fewbit.tuning.distilling import Distillation
 from fewbit.tuning.tasks import causal_lm, question_answering, sequence_classification
@@ -172,3 +175,35 @@ def test_both_ends_of_an_answer():
     ]
     assert float(count) == 3 and plain.item() == pytest.approx(sum(both).item() / 2, rel=1e-2)
     assert total.item() > plain.item()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 7), st.integers(2, 9)), st.floats(0.5, 4), st.booleans(),
+    st.sampled_from([1, 12, 2**24]), st.integers(0, 10**6),
+)  # fmt: skip
+def test_the_divergence_and_its_gradient_are_those_of_the_formula(shape, temperature, some, at_once, seed):
+    draw = torch.Generator().manual_seed(seed)
+    student, teacher = (3 * torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    where = torch.rand(shape[:-1], generator=draw) < 0.6 if some else None
+    mine, plain = student.clone().requires_grad_(), student.clone().requires_grad_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distances, "_AT_ONCE", at_once)
+        total, _ = distances.divergence(mine, teacher, where, temperature)
+        (total / 7).backward()
+    wanted, given_ = (each / temperature for each in (teacher, plain))
+    each = (wanted.softmax(-1) * (wanted.softmax(-1).log() - given_.softmax(-1).log())).sum(-1)
+    expected = temperature**2 * (each if where is None else each * where).sum()
+    (expected / 7).backward()
+    assert torch.allclose(total, expected)
+    assert torch.allclose(mine.grad, plain.grad)
+
+
+def test_the_divergence_keeps_one_gradient_in_the_dtype_of_the_student():
+    student = torch.randn(4, 8).bfloat16().requires_grad_()
+    total, _ = distances.divergence(student, torch.randn(4, 8), None, 1.0)
+    assert total.dtype is torch.float32
+    total.backward()
+    assert student.grad.dtype is torch.bfloat16
+    with torch.no_grad():
+        assert distances.divergence(student, torch.randn(4, 8), None, 1.0)[0] > 0

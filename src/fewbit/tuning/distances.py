@@ -12,6 +12,9 @@ from torch.nn import functional
 
 from fewbit.tuning.tasks._base import NOTHING, Batch, logits_of
 
+_AT_ONCE = 2**24
+"""Logits at a time: enough for a GPU to be busy, and 64 MB in float32."""
+
 
 def divergence(student: Tensor, teacher: Tensor, where: Tensor | None, temperature: float) -> tuple[Tensor, int | None]:
     """T² KL(teacher ‖ student), summed over positions, and over how many; none where the task counts the same ones.
@@ -25,13 +28,39 @@ def divergence(student: Tensor, teacher: Tensor, where: Tensor | None, temperatu
     >>> float(divergence(torch.zeros(2, 3), torch.zeros(2, 3), None, 2.0)[0])
     0.0
     """
-    if where is not None:
-        student, teacher = student[where], teacher[where]
     student, teacher = student.flatten(0, -2), teacher.flatten(0, -2)
-    ours = functional.log_softmax(student.float() / temperature, -1)
-    theirs = functional.log_softmax(teacher.float() / temperature, -1)
-    total = functional.kl_div(ours, theirs, log_target=True, reduction="sum") * temperature**2
+    rows = None if where is None else where.flatten().nonzero().flatten()
+    total: Tensor = _Divergence.apply(student, teacher, rows, temperature)  # type: ignore[no-untyped-call]
     return total, len(student) if where is None else None
+
+
+class _Divergence(torch.autograd.Function):
+    """The sum of T² KL over rows, a few at a time, with its gradient found on the way.
+
+    Logits of a vocabulary are the largest tensors of a step by far. Left to autograd, five of their size would be kept
+    in float32 until the backward; here it is one in the student's dtype, the gradient T (softmax(s/T) - softmax(t/T)).
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, student: Tensor, teacher: Tensor, rows: Tensor | None, temperature: float
+    ) -> Tensor:
+        wide = torch.promote_types(student.dtype, torch.float32)
+        total = student.new_zeros((), dtype=wide)
+        slope = torch.zeros_like(student) if ctx.needs_input_grad[0] else None
+        every = torch.arange(len(student), device=student.device) if rows is None else rows
+        for some in every.split(max(1, _AT_ONCE // max(1, student.shape[-1]))):
+            ours = functional.log_softmax(student[some].to(wide) / temperature, -1)
+            theirs = functional.log_softmax(teacher[some].to(wide) / temperature, -1)
+            total += functional.kl_div(ours, theirs, log_target=True, reduction="sum")
+            if slope is not None:
+                slope[some] = ours.exp_().sub_(theirs.exp_()).mul_(temperature).to(slope.dtype)
+        ctx.slope = slope
+        return total * temperature**2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:  # type: ignore[override]
+        return ctx.slope * grad.to(ctx.slope.dtype), None, None, None
 
 
 def hidden_distance(
