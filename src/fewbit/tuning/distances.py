@@ -49,7 +49,9 @@ class _Divergence(torch.autograd.Function):
         total = student.new_zeros((), dtype=wide)
         slope = torch.zeros_like(student) if ctx.needs_input_grad[0] else None
         every = torch.arange(len(student), device=student.device) if rows is None else rows
-        for some in every.split(max(1, _AT_ONCE // max(1, student.shape[-1]))):
+        step = max(1, _AT_ONCE // max(1, student.shape[-1]))
+        for start in range(0, len(every), step):
+            some = every[start : start + step]
             ours = functional.log_softmax(student[some].to(wide) / temperature, -1)
             theirs = functional.log_softmax(teacher[some].to(wide) / temperature, -1)
             total += functional.kl_div(ours, theirs, log_target=True, reduction="sum")

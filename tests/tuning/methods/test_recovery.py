@@ -79,8 +79,8 @@ def _quantized() -> nn.Module:
     return fewbit.ModelQuantizer(config).quantize_model(_float_model(), [_digits()[0][:128]])
 
 
-# A learning rate too low by three is a slower run, and not one that learns nothing: weights that all began in the middle
-# of their cells would not have left them by then (2 to 4 % came back).
+# A learning rate too low by three is a slower run, and not one that learns nothing: weights that all began in the
+# middle of their cells would not have left them by then (2 to 4 % came back).
 @pytest.mark.parametrize("lr", [3e-4, 1e-3])
 @pytest.mark.parametrize(("name", "share"), [("distill", 0.8), ("qat", 0.6)])
 def test_training_gives_back_what_four_bits_took(name, share, lr):

@@ -13,8 +13,8 @@ A member is a file with
 and where there is a use for them
 
 - `DEFAULTS`: settings that are other ones here, if the user does not say them;
-- `parameter_groups(model, options) -> list[dict]`: groups for the optimizer, `weight_decay` included; matrices with weight
-  decay and vectors without, if it says none;
+- `parameter_groups(model, options) -> list[dict]`: groups for the optimizer, `weight_decay` included; matrices with
+  weight decay and vectors without, if it says none;
 - `before_step(model)`: changes gradients before their norm is taken, such as to hold zeros where they are;
 - `after_step(model)`: changes weights after a step;
 - `objective(task, teacher, options) -> Objective`: what is minimized instead of the task's loss. The one of `distill`
