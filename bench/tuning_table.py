@@ -116,11 +116,10 @@ def _of_language(lines: list[Line]) -> str:
         for text in line["float"]
     ]
     head = ["SmolLM2-135M, int4 by", "float", "before", "after", "recovered", "steps", "seconds"]
-    first = lines[0]
+    ((batch, many, rate),) = {(line["batch_size"], line["rows"], line["lr"]) for line in lines}
     return (
         "Perplexity on texts that nothing was learned from; `distill` from the float model, in steps of "
-        f"{first['batch_size']} × 512 tokens out of {first['rows']:,} rows, at a rate of {first['lr']:g}.\n\n"
-        + table(head, rows)
+        f"{batch} × 512 tokens out of {many:,} rows, at a rate of {rate:g}.\n\n" + table(head, rows)
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fewbit.sparsity.deploying.samples import answering, full_precision
+from fewbit.sparsity.deploying.samples import full_precision
 from fewbit.sparsity.recipe import Recipe
 from fewbit.sparsity.verb import sparsify
 
@@ -55,22 +55,30 @@ def test_what_was_made_is_read_back_where_it_was_made(name, device, tmp_path):
     assert (made / "deployment" / "model.onnx").exists()
 
 
-def test_samples_are_answered_with_all_digits_and_settings_stay():
-    seen = []
+def settings() -> tuple[str, ...]:
+    backends = torch.backends
+    return tuple(each.fp32_precision for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn))
 
-    class Layer(nn.Linear):
-        def forward(self, x):
-            seen.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision))
-            return super().forward(x)
 
-    before = torch.backends.cudnn.conv.fp32_precision, torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="older switches alone")
+@pytest.mark.parametrize("apart", [False, True], ids=["as usual", "set apart"])
+def test_products_have_all_digits_for_a_while(apart):
+    """With the switches of before 2.9, and where these fail since newer ones were set apart."""
+    conv, before = torch.backends.cudnn.conv, settings()
     try:
-        answering(Layer(4, 2))(((torch.ones(1, 4),), {}))
-        assert torch.get_float32_matmul_precision() == "high"
+        if apart:
+            conv.fp32_precision = "ieee"
+        given = settings()
+        with full_precision(torch.device("cuda")):
+            assert "tf32" not in settings()
+            if not apart:
+                with torch.backends.cudnn.flags(enabled=False):  # which a model may do
+                    pass
+        assert settings() == given
+        with pytest.raises(ZeroDivisionError), full_precision(torch.device("cuda")):
+            1 / 0
+        assert settings() == given
+        with full_precision(torch.device("cpu")):
+            assert settings() == given
     finally:
-        torch.set_float32_matmul_precision(before[1])
-    assert seen == [("ieee", "ieee")]
-    with pytest.raises(ZeroDivisionError), full_precision():
-        1 / 0
-    assert (torch.backends.cudnn.conv.fp32_precision, torch.get_float32_matmul_precision()) == before
+        conv.fp32_precision = before[1]

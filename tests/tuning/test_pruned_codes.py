@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zeros that were pruned are told from zeros that small weights were rounded to, and stay when the codes learn."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,10 +24,23 @@ DRAWS = {
 }
 
 
+HEAVY = {
+    "student": lambda draw, shape: (
+        torch.randn(shape, generator=draw) / torch.randn((3, *shape), generator=draw).norm(dim=0)
+    ),
+    "an outlier": lambda draw, shape: torch.randn(shape, generator=draw).index_put(
+        (torch.tensor(0), torch.tensor(0)), torch.tensor(16.0)
+    ),
+    "outlier columns": lambda draw, shape: (
+        torch.randn(shape, generator=draw) * torch.where(torch.arange(shape[1]) % 40 == 0, 20.0, 1.0)
+    ),
+}
+
+
 def layer_of(kind: str, seed: int, sparsity: float, grid: str) -> Quantized:
     draw = torch.Generator().manual_seed(seed)
     layer = nn.Linear(128, 64, bias=False)
-    weight = DRAWS[kind](draw, (64, 128))
+    weight = {**DRAWS, **HEAVY}[kind](draw, (64, 128))
     if sparsity:
         weight[weight.abs() <= weight.abs().flatten().kthvalue(int(sparsity * weight.numel())).values] = 0
     layer.weight.data = weight
@@ -47,6 +62,31 @@ def test_pruned_weights_are(kind, seed, sparsity, grid):
     layer = layer_of(kind, seed, sparsity, grid)
     found = pruned_codes(layer, "weight")
     assert found is not None and torch.equal(found, layer.weight == 0)
+
+
+@pytest.mark.parametrize("grid", ["int4", "int8", "per tensor", "fp4"])
+@pytest.mark.parametrize("kind", [*DRAWS, *HEAVY])
+def test_the_original_tells_what_was_only_rounded(kind, grid):
+    """However many zeros there are, and however they stand out."""
+    dense = nn.Sequential(nn.Linear(128, 64, bias=False))
+    dense[0].weight.data = {**DRAWS, **HEAVY}[kind](torch.Generator().manual_seed(0), (64, 128))
+    model = quantize_linears(copy.deepcopy(dense), GRIDS[grid])
+    assert pruned_codes(model[0], "weight", dense[0].weight) is None
+    sparse = copy.deepcopy(dense)
+    weight = sparse[0].weight.data
+    weight[weight.abs() <= weight.abs().median()] = 0
+    model = quantize_linears(copy.deepcopy(sparse), GRIDS[grid])
+    assert torch.equal(pruned_codes(model[0], "weight", sparse[0].weight), weight == 0)
+
+
+def test_a_dense_teacher_does_not_hide_that_a_model_was_pruned():
+    """By another measure than size, so that not only what would become zero anyway was taken."""
+    dense = nn.Sequential(nn.Linear(128, 64, bias=False))
+    dense[0].weight.data = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+    sparse = copy.deepcopy(dense)
+    sparse[0].weight.data[:, ::2] = 0
+    model = quantize_linears(sparse, GRIDS["int4"])
+    assert pruned_codes(model[0], "weight", dense[0].weight)[:, ::2].all()
 
 
 def halved() -> nn.Module:

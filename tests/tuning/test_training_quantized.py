@@ -15,7 +15,7 @@ from fewbit.errors import UsageError
 from fewbit.modules.coded import Quantized
 from fewbit.modules.freezing import freeze
 from fewbit.modules.quantized import get_weight
-from fewbit.numerics.blocks import Blocks
+from fewbit.numerics.quantize import quantize
 from fewbit.tuning.methods import qat
 from fewbit.tuning.options import Options
 from fewbit.tuning.training_quantized import is_learning, learn_quantized, settle_quantized, stretches
@@ -170,14 +170,43 @@ def test_without_the_original_weights_begin_anywhere_in_their_cells(name):
     assert torch.equal(again[0]._parameters["weight"], model[0]._parameters["weight"])
 
 
-def test_cells_of_integers_are_filled_evenly():
-    model = quantize_linears(mlp(), INT4)
-    codes = model[0].codes_of("weight")
-    blocks = Blocks(tuple(model[0].weight.shape), codes.qparams.block)
-    middles = model[0].weight.detach().clone()
+_CELLS = ["int4", "int8", "uint4 asym", "full range", "fp4", "nf4", "nvfp4", "fp8_e4m3", "fp6_e2m3"]
+
+
+@pytest.mark.parametrize("name", _CELLS)
+def test_cells_are_filled_evenly(name):
+    """As many weights nearer to the middle of their cells as nearer to the edge."""
+    model = quantize_linears(mlp(400), GRIDS[name])
+    codes, layer = model[0].codes_of("weight"), model[0]
+    middles = layer.weight.detach().float().clone()
     learn_quantized(model)
-    share = blocks.lay(model[0]._parameters["weight"].detach() - middles) / blocks.over(codes.qparams.step)
-    assert share.abs().max() <= 0.5 and abs(share.abs().mean() - 0.25) < 0.02
+    moved = layer._parameters["weight"].detach() - middles
+    edge = torch.zeros_like(moved)  # how far a weight may go in the direction it went, by bisection
+    for power in range(-1, 30):
+        further = edge + moved.sign() * middles.abs().max() * 2.0**-power
+        edge = torch.where(quantize(middles + further, codes.qparams) == codes.codes(), further, edge)
+    ends = edge.abs() < middles.abs().max()  # the cells of the largest codes do not
+    share = (moved / edge)[ends & (moved != 0)].abs()
+    assert share.max() <= 1 and (moved != 0).float().mean() > 0.99
+    assert (share < 0.5).float().mean() > 0.4
+
+
+def test_what_was_clipped_begins_where_it_can_learn():
+    original = mlp()
+    model = quantize_linears(copy.deepcopy(original), INT4)
+    model[0].weight_scale.mul_(0.6)
+    x = numbers(64, 40)
+    for known in (None, original):
+        one = learn_quantized(copy.deepcopy(model), original=known)
+        one(x).square().sum().backward()
+        assert (one[0]._parameters["weight"].grad != 0).float().mean() > 0.9
+
+
+def test_other_seeds_begin_elsewhere_and_every_layer_by_itself():
+    one, other, again = (
+        learn_quantized(quantize_linears(mlp(), INT4), seed=seed)[0]._parameters["weight"] for seed in (0, 1, 0)
+    )
+    assert torch.equal(one, again) and not torch.equal(one, other)
 
 
 def test_codes_that_the_original_does_not_round_to_stay():

@@ -78,9 +78,9 @@ def add_adapters(
         for part in (layer.lora_A, layer.lora_B, layer.lora_magnitude_vector):
             part.float()  # learned in float32, whatever the base is kept in
         base = layer.get_base_layer()
-        found = pruned_codes(base, "weight") if isinstance(base, Quantized) else pruned_zeros(base.weight)
-        pruned = found if zeros else None
-        if pruned is not None:
+        coded = isinstance(base, Quantized) and "weight" in base.coded
+        pruned = pruned_codes(base, "weight") if coded else pruned_zeros(base.weight)
+        if zeros and pruned is not None:
             hold_zeros(layer, pruned)
     for name in learning_heads:
         for parameter in layers[name].parameters():

@@ -134,16 +134,6 @@ def pruned_zeros(weight: Tensor, padded: bool = False) -> Tensor | None:
     return zeros if is_pruned(found - padding, elements) and found < elements else None
 
 
-def remember_zeros(model: nn.Module, original: nn.Module) -> None:
-    """Tell the layers of a quantized model that learns which of their weights were pruned before they were codes."""
-    before = dict(original.named_parameters())
-    for path, module in model.named_modules():
-        if isinstance(module, Learning):
-            names = {name: f"{path}.{name}".lstrip(".") for name in module.coded}
-            found = {name: pruned_zeros(before[full]) for name, full in names.items() if full in before}
-            module.pruned = {name: zeros for name, zeros in found.items() if zeros is not None}
-
-
 def _with_padding(model: nn.Module) -> Iterator[str]:
     """The tables that have a row for padding, which gets no gradient without us."""
     for path, module in model.named_modules():

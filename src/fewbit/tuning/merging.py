@@ -101,7 +101,7 @@ def _merged(layer: Any) -> tuple[nn.Module, float]:
     weight = merged_weight(layer)
     tensors = (*base._parameters.values(), *base._buffers.values())
     twin = copy.deepcopy(base, {id(tensor): tensor for tensor in tensors if tensor is not None})
-    if not isinstance(base, Quantized):
+    if not isinstance(base, Quantized) or "weight" not in base.coded:
         kept = weight.to(base.weight.dtype)
         twin.weight = nn.Parameter(kept, base.weight.requires_grad)
         return twin, _relative(kept.float() - weight, weight)

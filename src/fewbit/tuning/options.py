@@ -98,7 +98,7 @@ class Options:
         merge: of LoRA, put the update into the weights at the end.
         learn_scales: of a quantized model, learn its scales too.
         preset: of `qat`, what a float model becomes first: a preset's name or a `Config`.
-        hold_zeros: weights of a matrix that are exactly zero stay so.
+        hold_zeros: weights of a matrix that are exactly zero stay so; of codes, if they stand out of those rounded.
 
     >>> Options.read({"lr": 1e-3, "max_steps": 10}).max_steps
     10

@@ -9,12 +9,13 @@ bit, whatever algorithm found its codes.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fewbit.errors import UsageError
 from fewbit.modules.activation import ActivationQuantizer
@@ -28,19 +29,26 @@ from fewbit.tuning.learning_layers import STRETCH, Learning, LearningQuantizer
 from fewbit.tuning.pruned_codes import pruned_codes
 from fewbit.tuning.starting import starting_values
 
-_SEED = 0
-
 Made = dict[int, tuple[nn.Parameter, nn.Parameter | None, tuple[int, ...], object]]
 """By the `id` of a buffer of codes, the parameters that stand for it, their layout, and the buffer, to keep its id."""
 
 
-def learn_quantized(model: nn.Module, *, learn_scales: bool = False, original: nn.Module | None = None) -> nn.Module:
+def learn_quantized(
+    model: nn.Module,
+    *,
+    learn_scales: bool = False,
+    original: nn.Module | None = None,
+    hold_zeros: bool = True,
+    seed: int = 0,
+) -> nn.Module:
     """Make a quantized model learn, in place: float parameters for its weights, gradients through its activations.
 
     Args:
         model: with quantized layers; kernels are taken off for the time being.
         learn_scales: learn scales too, those of weights and fixed ones of activations; zero points stay.
         original: the float model it was made from, for what lies between two codes; layers go by name.
+        hold_zeros: find out which weights were pruned, for `Masks`.
+        seed: of where weights begin whose originals nobody knows.
 
     Raises:
         UsageError: no quantized layers, or layers that share codes in different layouts.
@@ -53,10 +61,9 @@ def learn_quantized(model: nn.Module, *, learn_scales: bool = False, original: n
             try_="quantize it first, or give preset=…",
         )
     before = {} if original is None else dict(original.named_modules())
-    made: Made = {}
-    draw = torch.Generator().manual_seed(_SEED)
+    way = _Way(learn_scales, hold_zeros, seed)
     for name, layer in layers.items():
-        _learn_layer(name, layer, before.get(name), learn_scales, made, draw)
+        _learn_layer(name, layer, before.get(name), way)
     return model
 
 
@@ -88,20 +95,29 @@ def stretches(model: nn.Module) -> Iterator[nn.Parameter]:
             yield parameter
 
 
-def _learn_layer(
-    name: str, layer: Quantized, before: nn.Module | None, learn_scales: bool, made: Made, draw: torch.Generator
-) -> None:
+@dataclass
+class _Way:
+    """How a model is made to learn, and what was made of it so far."""
+
+    learn_scales: bool
+    hold_zeros: bool
+    seed: int
+    made: Made = field(default_factory=dict)
+
+
+def _learn_layer(name: str, layer: Quantized, before: nn.Module | None, way: _Way) -> None:
     own: Any = layer
     terms = layer.frozen_terms
     thaw_layer(layer)
     own.terms_before = terms
     for quantizer in (layer.input_quantizer, layer.output_quantizer):
         if quantizer is not None:
-            _learn_quantizer(quantizer, learn_scales)
+            _learn_quantizer(quantizer, way.learn_scales)
     if not layer.coded:
         return
-    masters = {weight: _master(name, layer, weight, before, learn_scales, made, draw) for weight in layer.coded}
-    zeros = {weight: pruned_codes(layer, weight) for weight in layer.coded}
+    known = {weight: _original(layer, weight, before) for weight in layer.coded}
+    masters = {weight: _master(name, layer, weight, known[weight], way) for weight in layer.coded}
+    zeros = {weight: pruned_codes(layer, weight, known[weight]) for weight in layer.coded if way.hold_zeros}
     dress(own, Learning)
     own.pruned = {weight: where for weight, where in zeros.items() if where is not None}
     for weight, (master, stretch) in masters.items():
@@ -112,32 +128,30 @@ def _learn_layer(
 
 
 def _master(
-    name: str,
-    layer: Quantized,
-    weight: str,
-    before: nn.Module | None,
-    learn_scales: bool,
-    made: Made,
-    draw: torch.Generator,
+    name: str, layer: Quantized, weight: str, original: Tensor | None, way: _Way
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
     """The float parameter of a weight, and that of its scales; one for all layers that share the codes."""
     coded = layer.coded[weight]
     place = layer._buffers[f"{weight}_packed"]
-    if id(place) in made:
-        master, stretch, axes, _ = made[id(place)]
+    if id(place) in way.made:
+        master, stretch, axes, _ = way.made[id(place)]
         if axes != coded.axes:
             raise UsageError(f"{name} shares its codes with a layer that keeps them in another layout", where=name)
         return master, stretch
     codes = layer.codes_of(weight)
-    given = None if before is None else before._parameters.get(weight)
-    original = None
-    if given is not None and tuple(given.shape) == coded.own_shape:
-        original = to_ours(given.detach().to(codes.qparams.scale.device, torch.float32), coded.axes, coded.groups)
-    values = starting_values(codes, original, draw)
+    known = None if original is None else to_ours(original, coded.axes, coded.groups)
+    values = starting_values(codes, known, zlib.crc32(f"{way.seed} {name}.{weight}".encode()))
     master = nn.Parameter(to_own(values, coded.axes, coded.groups).contiguous())
-    stretch = nn.Parameter(torch.zeros_like(codes.qparams.scale)) if learn_scales else None
-    made[id(place)] = master, stretch, coded.axes, place
+    stretch = nn.Parameter(torch.zeros_like(codes.qparams.scale)) if way.learn_scales else None
+    way.made[id(place)] = master, stretch, coded.axes, place
     return master, stretch
+
+
+def _original(layer: Quantized, weight: str, before: nn.Module | None) -> Tensor | None:
+    """The weight of a layer before it was codes, in the layer's own layout, if it is there and of the same shape."""
+    given = None if before is None else before._parameters.get(weight)
+    fits = given is not None and tuple(given.shape) == layer.coded[weight].own_shape
+    return given.detach() if given is not None and fits else None
 
 
 def _learn_quantizer(quantizer: ActivationQuantizer, learn_scales: bool) -> None:

@@ -36,13 +36,17 @@ _RUNS = {
     "dora": lambda: (transformer("llama"), {"method": "dora"}),
     "qat": lambda: (_codes(), {"method": "qat"}),
     "qat of a float model": lambda: (transformer("llama"), {"method": "qat", "preset": "w8a8"}),
-    "distill": lambda: (_codes(), {"method": "distill", "teacher": transformer("llama"), "hidden_weight": 0.1}),
+    "distill": lambda: (
+        _codes(),
+        {"method": "distill", "teacher": transformer("llama"), "hidden_weight": 0.1, "lr": 3e-4},
+    ),
     "lora with a teacher": lambda: (_codes(), {"method": "lora", "teacher": transformer("llama")}),
 }
 
 
 def _run(model, more, **also):
-    return finetune(model, _loader(), validation=_loader(), lr=3e-3, max_steps=4, device="cpu", **more, **also)
+    settings = {"lr": 3e-3, "max_steps": 4, **more, **also}
+    return finetune(model, _loader(), validation=_loader(), device="cpu", **settings)
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -87,20 +87,35 @@ def place_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
+def full_precision(place: torch.device) -> Iterator[None]:
     """Products of float32 as such: for convolutions a GPU leaves out half of the digits, if it is let, and what was
     written would be told from the model by that."""
-    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
-    kinds: list[Any] = [products, cudnn.conv, cudnn.rnn] if hasattr(cudnn, "conv") else [products, cudnn]
-    name, value = ("fp32_precision", "ieee") if hasattr(cudnn, "conv") else ("allow_tf32", False)  # before torch 2.9
+    if place.type != "cuda":
+        yield
+        return
+    found, name, value = _switches()
+    kinds = [each for each in found if getattr(each, name) != value]  # setting what is set leaves a trace
     before = [getattr(each, name) for each in kinds]
     try:
         for each in kinds:
             setattr(each, name, value)
         yield
     finally:
-        for each, found in zip(kinds, before):
-            setattr(each, name, found)
+        for each, setting in zip(kinds, before):
+            setattr(each, name, setting)
+
+
+def _switches() -> tuple[list[Any], str, Any]:
+    """Where torch keeps how exact products are: switches that everybody knows, and since 2.9 others, which make the
+    first ones fail once somebody has set them apart."""
+    cudnn: Any = torch.backends.cudnn
+    products = torch.backends.cuda.matmul
+    try:
+        if cudnn.allow_tf32 in (True, False) and products.allow_tf32 in (True, False):
+            return [products, cudnn], "allow_tf32", False
+    except RuntimeError:
+        pass
+    return [products, cudnn.conv, cudnn.rnn], "fp32_precision", "ieee"
 
 
 def named(item: Any, names: Sequence[str]) -> Arrays:
@@ -146,7 +161,7 @@ def _answers(model: nn.Module, item: Any) -> Arrays:
     args, kwargs = item
     place = place_of(model)
     moved = [value.to(place) if isinstance(value, Tensor) else value for value in args]
-    with evaluating(model), full_precision():
+    with evaluating(model), full_precision(place):
         outputs = model(*moved, **{n: v.to(place) if isinstance(v, Tensor) else v for n, v in kwargs.items()})
     return {name: found for name, value in flat(outputs).items() if (found := _array(value)) is not None}
 

@@ -17,7 +17,6 @@ from fewbit.modules.coded import Quantized
 from fewbit.schemes.config import Config
 from fewbit.tuning.cache_pause import pause_cache, resume_cache
 from fewbit.tuning.calling import inputs_of
-from fewbit.tuning.masks import remember_zeros
 from fewbit.tuning.methods import full
 from fewbit.tuning.methods._base import decayed
 from fewbit.tuning.options import Options
@@ -48,9 +47,13 @@ def setup(
         original, model = model, quantized_first(model, options.preset, [inputs_only(model, each) for each in batches])
     pause_cache(model)
     known = teacher if original is None else original
-    learn_quantized(full.setup(model, options), learn_scales=options.learn_scales, original=known)
-    if original is not None:
-        remember_zeros(model, original)
+    learn_quantized(
+        full.setup(model, options),
+        learn_scales=options.learn_scales,
+        original=known,
+        hold_zeros=options.hold_zeros,
+        seed=options.seed,
+    )
     return model
 
 
