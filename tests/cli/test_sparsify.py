@@ -89,6 +89,18 @@ def test_a_recipe_for_another_mode_is_refused(files, capsys):
     (files / "recipe.yaml").write_text("mode: training-aware\nstages: [{train: {final: 0.5}}]\n")
     assert cli.run(line(files, "--recipe", str(files / "recipe.yaml"))) == 2
     assert "fewbit sparsify training-aware" in capsys.readouterr().err
+    assert cli.run(line(files, "--recipe", str(files / "recipe.yaml"), "--show-recipe")) == 2
+    told = capsys.readouterr()
+    assert "fewbit sparsify training-aware" in told.err and not told.out
+
+
+def test_the_policy_that_is_advised_goes_on(files, capsys):
+    (files / "data" / "input0003.npz").write_bytes(b"not a file of arrays")
+    assert cli.run(line(files, "-o", str(files / "out"))) == 1
+    told = capsys.readouterr().err
+    assert "--policy drop" in told and "--option policy" not in told
+    assert cli.run(line(files, "-o", str(files / "out"), "--policy", "drop", "--option", "policy=drop")) == 2
+    assert cli.run(line(files, "-o", str(files / "out"), "--policy", "drop")) == 0
 
 
 def test_faulty_data_is_told_with_exit_code_1(files, capsys):

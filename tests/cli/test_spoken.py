@@ -9,6 +9,7 @@ import pytest
 from fewbit.cli import _output
 from fewbit.cli._sparse_words import in_words_of_sparsify
 from fewbit.cli._spoken import in_words_of_the_line, spoken
+from fewbit.data.text.wording import TRY
 from fewbit.errors import DataError
 
 OPTIONS = {
@@ -44,6 +45,8 @@ OPTIONS = {
             "faults:\n  where:    my custom_config rows\n  try: --lr 1",
         ),
         ("faults:\n  where:    custom_config['a']", "faults:\n  where:    --data-option a"),
+        ("mend it, or policy={'bad-json': 'drop'}", "mend it, or --policy bad-json=drop"),
+        ("pass `delimiter=` to be sure", """--data-option 'reading={"delimiter": "…"}' to be sure"""),
     ],
 )
 def test_words(python, line):
@@ -97,3 +100,10 @@ def test_a_place_is_the_users_unless_it_is_a_settings_name(where, told):
         )
     assert found.value.where == told and found.value.what == f"faults:\n  where:    {told}"
     assert found.value.try_ == "--option seed=1 in 'a --step file'"
+
+
+def test_advice_of_other_commands_is_said_as_sparsify_has_it():
+    for python, told in ((TRY, "--option text_column=NAME"), ("policy='drop' (--option policy=drop)", "--policy drop")):
+        with pytest.raises(DataError) as found, in_words_of_sparsify():
+            raise DataError("faults", try_=python)
+        assert found.value.try_ == told

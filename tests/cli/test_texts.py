@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts in the commands and in the verbs: packing, the usual sets, what both make of the same rows."""
 
+import ast
 import json
+import re
 
 import pytest
 
 import fewbit
 from fewbit import cli
+from fewbit.errors import UsageError
 from small_models import opt
 from word_tokenizer import make_tokenizer
 
@@ -69,6 +72,15 @@ def test_texts_in_python(run, tmp_path, data):
     assert (
         told["seqlen"] == 8 and told["pack"] == "concatenate" and told["samples"] == made.fewbit_record.facts["items"]
     )
+
+
+def test_what_python_is_told_about_columns_works(run):
+    rows = [{"prompt": f"w{number} w11", "answer": "w12"} for number in range(10, 30)]
+    with pytest.raises(UsageError) as told:
+        fewbit.quantize("opt", rows, preset="w4a16")
+    said = re.search(r"advanced_parameters=(\{.*\})", told.value.try_)[1].replace("NAME", "prompt")
+    made = fewbit.quantize("opt", rows, preset="w4a16", advanced_parameters=ast.literal_eval(said))
+    assert any(line["what"] == "tokenized" for line in made.fewbit_record.lines)
 
 
 def test_a_set_that_is_not_here(run, monkeypatch, tmp_path):

@@ -52,6 +52,13 @@ def test_a_policy_raises_or_says_what_to_do():
     assert Policy(CODES)["odd-row"] == "keep"
 
 
+def test_a_policy_that_the_fix_names_is_not_named_again():
+    fix = "mend it, or policy={'bad-row': 'drop'}"
+    with pytest.raises(DataError) as caught:
+        Policy(CODES).meet("bad-row", "row 3", Place("a.csv", line=3), fix)
+    assert caught.value.try_ == fix
+
+
 def test_one_policy_can_be_chosen_for_every_code_that_honours_it():
     policy = Policy(CODES, "drop")
     assert (policy["bad-row"], policy["odd-row"]) == ("drop", "keep")

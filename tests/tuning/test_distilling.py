@@ -127,11 +127,15 @@ def test_a_model_is_no_distance_from_itself_and_a_teacher_gets_no_gradient():
 
 def test_other_vocabularies_and_widths_are_told_before_training():
     teacher, student = transformer("llama", vocab_size=48), transformer("llama")
-    with pytest.raises(UsageError, match=r"(?s)logits are \[3, 7, 40\] of the model and \[3, 7, 48\] of the teacher"):
+    with pytest.raises(
+        UsageError, match=r"(?s)logits are \[3, 7, 40\] of the model and \[3, 7, 48\] of the teacher"
+    ) as told:
         Distillation(causal_lm, teacher).check(student, _batch())
+    assert told.value.try_ == "the model before it was compressed"  # hidden states have nothing to do with it
     wide = transformer("llama", hidden_size=32, head_dim=8)
-    with pytest.raises(UsageError, match=r"states of block 0.*states of block 1"):
+    with pytest.raises(UsageError, match=r"states of block 0.*states of block 1") as told:
         Distillation(causal_lm, wide, hidden=1.0).check(student, _batch())
+    assert "hidden_weight=0" in told.value.try_
     Distillation(causal_lm, wide).check(student, _batch())
     with pytest.raises(UsageError, match="not stacked of blocks"):
         Distillation(causal_lm, nn.Linear(2, 2), hidden=1.0)

@@ -57,10 +57,10 @@ def open_data(
         raise UsageError(f"--option {name}={given[name]}", where="--option", expected=f"--{name} {given[name]}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpoolWarning)  # the record says it too, and is printed
-        return Dataset(open_source(source, format=format, policy=_policy(policies or []), **given), change)
+        return Dataset(open_source(source, format=format, policy=read_policies(policies or []), **given), change)
 
 
-def _policy(given: list[str]) -> dict[str, str] | str | None:
+def read_policies(given: list[str]) -> dict[str, str] | str | None:
     """One policy for every fault, or one for each code."""
     pairs = {code: policy for code, equals, policy in (text.partition("=") for text in given) if equals}
     if len(pairs) == len(given):
@@ -72,6 +72,24 @@ def _policy(given: list[str]) -> dict[str, str] | str | None:
         where="--policy",
         expected="--policy drop, or --policy code=drop once for each code",
     )
+
+
+def with_policies(options: dict[str, Any], policies: list[str] | None, flag: str = "--option") -> dict[str, Any]:
+    """Options with what `--policy` says as one of them.
+
+    Args:
+        options: what the line says of the data.
+        policies: each `--policy`.
+        flag: what those options are called.
+
+    Raises:
+        UsageError: a policy that is said in both ways.
+    """
+    if not policies:
+        return options
+    if "policy" in options:
+        raise UsageError(f"{flag} policy=… and --policy", where="--policy", expected="one of the two")
+    return {**options, "policy": read_policies(policies)}
 
 
 def check_batch_size(dataset: Dataset, batch_size: int) -> None:

@@ -20,7 +20,7 @@ from fewbit.errors import FewbitError, UsageError
 
 T = TypeVar("T")
 
-_POLICY = re.compile(r"policy=\{'([\w-]+)': '(\w+)'\}")
+POLICY = re.compile(r"policy=\{'([\w-]+)': '(\w+)'\}")
 """How readers name a policy, as it is written in Python."""
 
 
@@ -42,7 +42,7 @@ def print_json(value: Any) -> None:
 
 def show_error(error: FewbitError, *, as_json: bool) -> None:
     """An error with its four parts, its advice in the words of the command line."""
-    error.try_ = error.try_ and _POLICY.sub(r"--policy \1=\2", error.try_)
+    error.try_ = error.try_ and POLICY.sub(r"--policy \1=\2", error.try_)
     if as_json:
         print_json({"error": {"kind": type(error).__name__, **error.to_dict()}})
         return

@@ -10,6 +10,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from fewbit.cli import _output
+from fewbit.cli._notes import notes
 from fewbit.record import Record
 
 _QUIET = frozenset((
@@ -17,7 +18,6 @@ _QUIET = frozenset((
     "not-judged",
 ))  # fmt: skip
 """Lines there is one of for each layer, that the record has of every run, or that are told before."""
-_NAMED = 3
 
 
 def tell(folder: Path, *, as_json: bool) -> int:
@@ -66,7 +66,7 @@ def lines(record: Record) -> Iterator[str]:
         sizes = before["bytes"]["raw"], after["bytes"]["raw"], after["bytes"]["compact"]
         yield "{} of tensors → {}, {} compact".format(*map(decimal, sizes))
     yield from facts.get("speed") or ()
-    yield from _reasons(record)
+    yield from (f"  {line}" for line in notes(record, _QUIET))
 
 
 def _number(found: Any) -> str:
@@ -76,14 +76,3 @@ def _number(found: Any) -> str:
     if isinstance(found, Mapping) and found.get("low") is not None and found.get("high") is not None:
         text += f" ({found['low']:.4g} to {found['high']:.4g})"
     return text
-
-
-def _reasons(record: Record) -> Iterator[str]:
-    """Every other line, those of one reason together."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for line in record.lines:
-        if line["what"] not in _QUIET:
-            found.setdefault((line["what"], line["reason"]), []).extend([line["where"]] if line["where"] else [])
-    for (what, reason), where in found.items():
-        more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
-        yield f"  {what}: {reason}" + (f" ({', '.join(where[:_NAMED])}{more})" if where else "")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fewbit.cli._own_words import PLACE, replaced, word
 from fewbit.cli._spoken import in_words_of_the_line
+from fewbit.data.text.wording import TRY
 from fewbit.errors import FewbitError
 
 _NAMES = (
@@ -16,7 +17,12 @@ _NAMES = (
     "validation", "recipe", "factory",
 )  # fmt: skip
 _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"output": "--out"}
-_WORDS = ((word("--data-option"), "--option"), (re.compile(r"(?<![\w-])--(step|transform)(?= file\b)"), "--use-case"))
+_WORDS = (
+    (word("--data-option"), "--option"),
+    (re.compile(r"(?<![\w-])--(step|transform)(?= file\b)"), "--use-case"),
+    (re.compile(re.escape(TRY)), "--option text_column=NAME"),
+    (re.compile(r"(?<![\w-])--option policy=(?=\w)"), "--policy "),
+)
 """What other commands call it."""
 
 

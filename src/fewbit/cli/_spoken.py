@@ -16,6 +16,7 @@ from fewbit.errors import FewbitError
 _NAMED = re.compile(r"[\w.]+=(?:\[[^\]]*\]|\S+) \((--[a-z][^()]*)\)")  # what says itself how it is written
 _KEY = re.compile(r"custom_config\['(\w+)'\]")
 _DICT = re.compile(r"custom_config=\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
+_READER = re.compile(r"(?:pass )?`(encoding|delimiter)=`(?: \('(\w+)' is the usual one\))?")
 _PAIR = re.compile(r"'(\w+)': (.+)", re.DOTALL)
 _SETTING = r"(?<![\w'\"./-])(?:{names})=('[^']*'|\[[^\]]*\]|[^\s,;:]+)"
 _JSON = {"True": "true", "False": "false", "None": "null"}
@@ -46,6 +47,8 @@ def spoken(text: str, options: Mapping[str, str]) -> str:
     """
     text = replaced(text, _DICT, lambda found: _option(found[1].strip()))
     text = replaced(text, _NAMED, lambda found: found[1])
+    text = replaced(text, _READER, _to_reader)
+    text = replaced(text, _output.POLICY, lambda found: f"--policy {found[1]}={found[2]}")
     text = _in_words(text)
     if options:
         known = re.compile(_SETTING.format(names="|".join(map(re.escape, options))))
@@ -105,6 +108,12 @@ def _option(inside: str) -> str:
         value = value[1:-1]
     said = f"{name}={value}"
     return f"--data-option {said}" if re.fullmatch(r"[\w=./…-]+", said) else f"--data-option '{said}'"
+
+
+def _to_reader(found: re.Match[str]) -> str:
+    """An option of whoever reads the files."""
+    usual = " (the usual one)" if found[2] else ""
+    return _option(f"'reading': {{'{found[1]}': '{found[2] or '…'}'}}") + usual
 
 
 def _written(found: re.Match[str], options: Mapping[str, str]) -> str:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewbit.cli import _choice, _output
+from fewbit import registry
+from fewbit.cli import _choice, _data, _output
+from fewbit.cli._going_on import told_how_to_go_on
+from fewbit.cli._notes import notes
 from fewbit.cli._spoken import in_words_of_the_line
 
 if TYPE_CHECKING:
@@ -20,10 +22,12 @@ _EXPECTED = ("read", "layout", "all-splits")
 """What the record says of every run."""
 _EXACT = 1e-5
 """A change of answers below which rounding in floats is all there is."""
+_NO_CHECKPOINT = "no checkpoint was written yet (--option save_every=STEPS says how often)"
 _OF_TOKENS = ("causal_lm", "sequence_classification", "token_classification", "question_answering")
 
 
 def command(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="A Hugging Face folder, a .pt2, a state dict, or file.py:function.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A folder for the model, metrics, plots and checkpoints.")],
     data: Annotated[
@@ -40,6 +44,7 @@ def command(
         list[str] | None,
         typer.Option(help="name=value about the data, such as max_length=512; again for more."),
     ] = None,
+    policy: _data.Policies = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples that a process runs at a time.")] = None,
@@ -63,6 +68,7 @@ def command(
         fewbit finetune fewbit-demo/model.py:build --data fewbit-demo/huggingface --task image_classification -o tuned
 
     """
+    from fewbit.modules.opening import refuse_missing
     from fewbit.tuning.configuring import AsSaid
     from fewbit.tuning.finetune import finetune
 
@@ -75,20 +81,22 @@ def command(
         "device": device,
     }
     given = {name: value for name, value in said.items() if value is not None} | _output.parse_options(option or ())
-    about = AsSaid(data, step, _output.parse_options(data_option or ()))
+    about = _data.with_policies(_output.parse_options(data_option or ()), policy, "--data-option")
     with (
         _output.TerminalProgress() as progress,
-        _told_how_to_go_on(out),
+        told_how_to_go_on(context, lambda: _checkpoints(out), _NO_CHECKPOINT),
         in_words_of_the_line(_options(said)) as spoken,
     ):
+        if not registry.is_reference(model):  # before anything is said of data for it
+            refuse_missing(model)
         trained: Any = finetune(
             model,
-            about,
+            AsSaid(data, step, about),
             method=method,
             task=task,
             teacher=teacher,
             output=out,
-            validation=validation,
+            validation=None if validation is None else AsSaid(validation, None, _data.with_policies({}, policy)),
             resume=resume,
             progress=progress,
             factory=factory,
@@ -106,14 +114,12 @@ def _options(own: Iterable[str]) -> dict[str, str]:
     return found | {"resume": "--no-resume", "output": "--out {}"}
 
 
-@contextmanager
-def _told_how_to_go_on(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        if any((out / "checkpoints").glob("step-*")):
-            _output.stderr().print(f"the same line goes on from the last checkpoint in {out}", markup=False)
-        raise
+def _checkpoints(out: Path) -> Path | None:
+    """Where the checkpoints are, if there is one to go on from."""
+    from fewbit.tuning.checkpoints import Checkpoints
+
+    folder = out.expanduser() / "checkpoints"
+    return None if Checkpoints(folder).last() is None else folder
 
 
 def _tell(record: Record, out: Path, spoken: Callable[[str], str], *, as_json: bool) -> int:
@@ -140,8 +146,7 @@ def _tell(record: Record, out: Path, spoken: Callable[[str], str], *, as_json: b
         lines.append("nothing was kept aside to judge by: --validation DATA says what it has learned")
     if facts["best_step"] not in (None, facts["steps"]):
         lines.append(f"the weights are those of step {facts['best_step']}, the best evaluation")
-    notes = (spoken(f"{line['what']}: {line['reason']}") for line in record.lines if line["what"] not in _EXPECTED)
-    for line in (*lines, *notes, f"in {out}"):
+    for line in (*lines, *map(spoken, notes(record, _EXPECTED)), f"in {out}"):
         _output.stdout().print(line, markup=False)
     return 0
 

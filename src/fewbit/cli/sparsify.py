@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fewbit.cli import _choice, _output, _sparse_summary
+from fewbit.cli import _choice, _data, _output, _sparse_summary
 from fewbit.cli._going_on import told_how_to_go_on
 from fewbit.cli._sparse_words import in_words_of_sparsify
 from fewbit.errors import UsageError
@@ -54,6 +54,7 @@ def command(
         str | None,
         typer.Option(help="Of training: a model to learn from; the model itself if not given; off for none."),
     ] = None,
+    policy: _data.Policies = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="name=value of any other setting, such as epochs=3 or image_size=224; again for more."),
@@ -111,7 +112,7 @@ def command(
             factory=factory,
             progress=progress,
             **given,
-            **_output.parse_options(option or ()),
+            **_data.with_policies(_output.parse_options(option or ()), policy),
         )
     return _sparse_summary.tell(folder, as_json=json)
 
@@ -139,7 +140,14 @@ def _recipe(path: Path | None, mode: str, level: Any, use_case: str | None, teac
     from fewbit.sparsity.recipe import Recipe
 
     if path is not None:
-        return Recipe.load(path)
+        found = Recipe.load(path)
+        if found.mode != mode:
+            raise UsageError(
+                f"mode {mode}, and the recipe is for {found.mode}",
+                where="MODE",
+                expected=f"fewbit sparsify {found.mode} …",
+            )
+        return found
     return recipe_for(mode, level, use_case=use_case, teacher=teacher not in (None, "off"))
 
 

@@ -124,7 +124,7 @@ class Policy:
         if policy == "raise":
             finding = self.finding(code, message, place, fix)
             others = [other for other in self._codes[code].policies if other != "raise"]
-            if others:
+            if others and "policy={" not in finding.fix:  # which says it already
                 finding = replace(finding, fix=f"{finding.fix}; or go on with policy={{{code!r}: {others[0]!r}}}")
             raise finding.to_error()
         return policy

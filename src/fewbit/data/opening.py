@@ -48,15 +48,17 @@ def open_source(
     return opened
 
 
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], format: str) -> None:
-    """Refuse options a format does not have, all at once, with near matches.
+def options_of(function: Callable[..., Any]) -> list[str]:
+    """The names of a format's own options: its function's signature is the list of them."""
+    return [name for name in inspect.signature(function).parameters if name not in _ALWAYS]
 
-    The function's own signature is the list of its options.
-    """
+
+def check_options(function: Callable[..., Any], options: Mapping[str, Any], format: str) -> None:
+    """Refuse options a format does not have, all at once, with near matches."""
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
-    known = [name for name in parameters if name not in _ALWAYS]
+    known = options_of(function)
     unknown = [name for name in options if name not in parameters]
     if unknown:
         raise UsageError(

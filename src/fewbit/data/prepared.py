@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from fewbit.data.keys import GENERAL
 from fewbit.data.preparing import fingerprints
 from fewbit.data.preparing.known_classes import Spelled, known_classes, refuse_differing
-from fewbit.data.preparing.origin import Origin, find_origin, open_origin
+from fewbit.data.preparing.origin import CUSTOM, Origin, find_origin, open_origin
 from fewbit.data.preparing.splitting import Cut, split_of
 from fewbit.data.preparing.step_list import Step, find_steps
 from fewbit.data.preparing.stepped import Stepped
@@ -21,7 +22,7 @@ from fewbit.data.sample import Place, Sample
 from fewbit.data.source import Source, known_length
 from fewbit.data.steps._base import Context
 from fewbit.data.tables.projection import field, has
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 
 _HEAD = 32
 _READING = ("format", "reading", "policy", "columns", "task")
@@ -92,11 +93,15 @@ def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any], learned:
 
     Raises:
         UsageError: a column that is not there.
+        DataError: not one row.
     """
     preset = origin.preset
     columns: Mapping[str, str] = options["columns"] or {}
     whole = rows.inner if isinstance(rows, Cut) else rows  # whose side a row is on takes reading all of them
     head = _head(whole)
+    if not head and next(iter(whole), None) is None:
+        where = origin.place if isinstance(origin.place, Path) else origin.how
+        raise DataError("there is not one row that can be read", code="no-rows", where=where, expected="at least one")
     _demand(head, columns, getattr(preset, "COLUMNS", ()), origin)
     # Of rows that mean whatever their columns are called, those that are named are all there are.
     only = not getattr(preset, "COLUMNS", ()) and bool(_TEXTS & columns.keys())
@@ -122,6 +127,7 @@ def fields_of(rows: Source, origin: Origin, options: Mapping[str, Any], learned:
     rows.record.note("read", f"{origin.how}, read as {options['task'] or 'what its columns look like'}")
     module = str(getattr(preset, "__name__", type(preset).__name__))
     name, ours = module.rpartition(".")[2], module.startswith("fewbit.")
+    name = "reading" if name == CUSTOM else name  # a name that nobody gave
     drops = getattr(read, "drops", True)
     made = Stepped(rows, Reading(read, columns, only), name, drops=drops, forgives=drops, of_user=not ours)
     made.facts = {name: value for name, value in rows.facts.items() if name != "classes"}

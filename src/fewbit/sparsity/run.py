@@ -13,6 +13,7 @@ from torch import nn
 
 from fewbit import registry
 from fewbit.errors import UsageError
+from fewbit.modules.quantized import is_quantized
 from fewbit.sparsity import output_folder
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.measuring import measure
@@ -87,9 +88,9 @@ def _refuse_metric(job: Job, *, new_head: bool) -> None:
 
 
 def _refuse_dense(model: Any, recipe: Recipe) -> None:
-    """A model without zeros for a transfer of zeros, and no stage that makes some."""
+    """A model without zeros for a transfer of zeros, and no stage that makes some; codes are refused elsewhere."""
     made = any(name == "prune" or getattr(settings, "pattern", None) is not None for name, settings in recipe.stages)
-    if made or not isinstance(model, nn.Module) or len(Masks.of(model)) > 0:
+    if made or not isinstance(model, nn.Module) or any(map(is_quantized, model.modules())) or len(Masks.of(model)):
         return
     raise UsageError(
         "the model has no zeros that could stay",

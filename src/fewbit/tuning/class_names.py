@@ -31,24 +31,46 @@ def check_classes(model: nn.Module, classes: list[str] | None, task: str) -> Non
     """
     if not classes or task not in TASKS:
         return
-    count = classes_of(model)
-    shown = ", ".join(classes[:12]) + (" …" if len(classes) > 12 else "")
-    if count is not None and len(classes) > count:
-        raise UsageError(
-            f"the data has {len(classes)} classes ({shown}), the model tells {count} apart",
-            where=type(model).__name__,
-            expected=f"a model for {len(classes)} classes",
-            try_=f"from_pretrained(folder, num_labels={len(classes)}, ignore_mismatched_sizes=True), whose head starts "
-            "anew, as the model, or 'file.py:function' that returns it",
-        )
+    refuse_fewer(model, classes, classes_of(model))
     own = own_names(model)
     if own is not None and own[: len(classes)] != classes and set(classes) <= set(own):
         raise UsageError(
-            f"the data numbers its classes {shown}, the model {', '.join(own[:12])}",
+            f"the data numbers its classes {_shown(classes)}, the model {', '.join(own[:12])}",
             where=f"{type(model).__name__}.config.id2label",
             expected="the same order: what is learned is the number",
             try_=f"custom_config={{'classes': {own}}}" if len(set(own)) == len(own) else "a model with a new head",
         )
+
+
+def refuse_fewer(model: nn.Module, classes: list[str] | None, count: int | None) -> None:
+    """Refuse a model that tells fewer classes apart than the data has.
+
+    Args:
+        model: that is to learn them.
+        classes: of the data; none if it does not say.
+        count: how many the model tells apart; none if nobody knows.
+
+    Raises:
+        UsageError: it has fewer.
+    """
+    if not classes or count is None or len(classes) <= count:
+        return
+    advice = f"a last layer with {len(classes)} outputs"
+    if classes_of(model) is not None:
+        advice = (
+            f"from_pretrained(folder, num_labels={len(classes)}, ignore_mismatched_sizes=True), whose head starts "
+            "anew, as the model, or 'file.py:function' that returns it"
+        )
+    raise UsageError(
+        f"the data has {len(classes)} classes ({_shown(classes)}), the model tells {count} apart",
+        where=type(model).__name__,
+        expected=f"a model for {len(classes)} classes",
+        try_=advice,
+    )
+
+
+def _shown(classes: list[str]) -> str:
+    return ", ".join(classes[:12]) + (" …" if len(classes) > 12 else "")
 
 
 def classes_of_data(dataset: Dataset, task: str | None) -> list[str] | None:

@@ -102,18 +102,19 @@ def refuse_unlike(
         for name in sorted(student.keys() | teacher.keys())
         if _shape(student.get(name)) != _shape(teacher.get(name))
     ]
-    faults += [
+    inside = [
         f"the states of block {index} are {_shape(mine)} of the model and {_shape(other)} of the teacher"
         for index, (mine, other) in enumerate(zip(states, their_states))
         if mine is None or _shape(mine) != _shape(other)
     ]
-    if faults:
+    if faults or inside:
         raise UsageError(
-            "; ".join(faults),
+            "; ".join(faults + inside),
             where="teacher",
             expected="a teacher with the same vocabulary or classes"
             + (", and blocks of the same width" if states else ""),
-            try_="the model before it was compressed; hidden_weight=0 compares logits alone",
+            try_="the model before it was compressed"
+            + ("; hidden_weight=0 compares logits alone" if inside and not faults else ""),
         )
 
 

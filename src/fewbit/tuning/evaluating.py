@@ -14,6 +14,7 @@ from fewbit.tuning.calling import run, to_device
 from fewbit.tuning.feeding import Feed
 from fewbit.tuning.machine import Machine
 from fewbit.tuning.tasks._base import Best, Metric
+from fewbit.tuning.unfit_samples import samples_named
 
 _SMALLER = ("loss", "perplexity")
 """The numbers of tasks that are the better the smaller they are."""
@@ -48,7 +49,8 @@ class Evaluator:
         losses = Metric()
         for part in islice(self._feed.epoch(0), self._batches):
             batch = to_device(part.batch, machine.device)
-            with machine.autocast():
+            named = samples_named(part.batch, part.items, self._feed.name, "validation data")
+            with named, machine.autocast():
                 outputs = run(model, batch, getattr(task, "ANSWERS", ("labels",)))
                 total, count = task.loss(outputs, batch)
             if part.counts:

@@ -22,6 +22,7 @@ from fewbit.errors import DataError, FewbitError
 from fewbit.tuning.calling import as_batch
 from fewbit.tuning.digest import digest
 from fewbit.tuning.fetching import Fetching, PartJob
+from fewbit.tuning.unfit_samples import Unfit
 
 Collate = Callable[[list[Any]], Any]
 
@@ -126,8 +127,11 @@ class SampleFeed:
     def epoch(self, number: int, start: int = 0) -> Iterator[Part]:
         """The parts of an epoch for this process, from a step of it on."""
         self._fetch.begin(number)
-        for job, fetched in self._fetched(self._jobs(number, start)):
-            yield Part(as_batch(fetched), tuple(job.indices), job.last, job.counts)
+        try:
+            for job, fetched in self._fetched(self._jobs(number, start)):
+                yield Part(as_batch(fetched), tuple(job.indices), job.last, job.counts)
+        except Unfit as error:
+            raise error.at(self.name(error.rows)) from error
 
     def fingerprint(self) -> str:
         """The number of samples, and 32 of them."""
@@ -141,7 +145,8 @@ class SampleFeed:
         """Samples by their numbers, and the first by its place."""
         place = self._source.place(items[0]) if items else None
         shown = f"{', '.join(map(str, items[:16]))}{' …' if len(items) > 16 else ''}"
-        return f"samples {shown}{f' ({place} …)' if place is not None and place.path else ''}"
+        more = " …" if len(items) > 1 else ""
+        return f"sample{'s' if more else ''} {shown}{f' ({place}{more})' if place is not None and place.path else ''}"
 
     def _order(self) -> SamplingOrder:
         grouped = order_of(self._source) if self._shuffle else None

@@ -18,6 +18,7 @@ from fewbit.tuning import randomness, run_folder
 from fewbit.tuning.choosing import check_task, find_method
 from fewbit.tuning.configuring import as_config, for_model
 from fewbit.tuning.faults import Faults
+from fewbit.tuning.idle_options import idle, refuse_preset
 from fewbit.tuning.job import Job
 from fewbit.tuning.machine import started
 from fewbit.tuning.opening import open_data
@@ -98,6 +99,7 @@ def finetune(
         model = open_model(model, factory)
     if not isinstance(model, nn.Module):
         raise UsageError(f"a {type(model).__name__} cannot be trained", expected="a torch.nn.Module, or its path")
+    refuse_preset(model, settings.preset, method)
     if isinstance(teacher, str | Path):
         teacher = open_model(teacher)
     data, validation = (for_model(each, task, model) for each in (data, validation))
@@ -112,7 +114,7 @@ def finetune(
             world=machine.world,
         )
         settings = replace(settings, precision=machine.precision, batch_size=found.batch_size)
-        said = remark(data, model)
+        said = {"picture-step": remark(data, model), "no-effect": idle(options, method, teacher)}
         job = Job(
             machine=machine,
             options=settings,
@@ -125,7 +127,7 @@ def finetune(
             progress=progress or Progress(),
             factory=factory,
             pruning=pruning,
-            remarks={} if said is None else {"picture-step": said},
+            remarks={what: why for what, why in said.items() if why is not None},
         )
         return job.run(model, task, copied=opened)
 

@@ -13,8 +13,11 @@ from fewbit.data.capturing.modes import evaluating
 from fewbit.data.describe import describe
 from fewbit.errors import DataError
 from fewbit.tuning.calling import ARGS, inputs_of, run, takes
+from fewbit.tuning.class_names import refuse_fewer
 from fewbit.tuning.feeding import Feed, Part
+from fewbit.tuning.tasks._base import beyond, logits_of
 from fewbit.tuning.unfit_batch import told_with_batch
+from fewbit.tuning.unfit_samples import samples_named, without_label
 
 BATCHES = 2
 """How many batches are looked at."""
@@ -45,8 +48,9 @@ def look(feed: Feed, model: nn.Module, task: Any, what: str) -> None:
         raise DataError(f"the {what} data has no batch", code="no-samples", expected="at least one")
     found: dict[str, str] = {}  # each fault once, with where it was first
     for part in parts:
-        for fault in _faults(part, parts[0], model, task):
-            found.setdefault(fault, feed.name(part.items))
+        with samples_named(part.batch, part.items, feed.name, f"{what} data"):
+            for fault in _faults(part, parts[0], model, task):
+                found.setdefault(fault, feed.name(part.items))
     if found:
         raise DataError(
             "; ".join(found),
@@ -66,7 +70,7 @@ def _advice(faults: Iterable[str]) -> str | None:
     return None
 
 
-def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> None:
+def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str, classes: list[str] | None = None) -> None:
     """Run a model on a batch once, as it is judged, and leave no trace of it.
 
     Args:
@@ -74,9 +78,11 @@ def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> N
         task: what it learns.
         batch: on the same device.
         where: what is to be said of where the batch comes from.
+        classes: of the data; of a model that is not of Hugging Face's only its answer says how many it has.
 
     Raises:
         DataError: the model does not take it, or does not answer what the task learns from.
+        UsageError: the model tells fewer classes apart than the data has.
     """
     fits = told_with_batch(
         batch,
@@ -86,8 +92,15 @@ def try_out(model: nn.Module, task: Any, batch: dict[str, Any], where: str) -> N
         try_="a step of your own that makes a sample what the model takes: "
         "preprocessing_steps=['file.py:function'] (--step file.py:function)",
     )
-    with fits, evaluating(model):
-        task.loss(run(model, batch, getattr(task, "ANSWERS", ("labels",))), batch)
+    with fits, samples_named(batch, (), lambda _: where, "training data"), evaluating(model):
+        outputs = run(model, batch, getattr(task, "ANSWERS", ("labels",)))
+        if hasattr(task, "AXIS"):
+            count = logits_of(outputs).shape[task.AXIS]
+            refuse_fewer(model, classes, count)
+            found = beyond(batch["labels"], count)  # a GPU would not say so, and be of no use afterwards
+            if found is not None:
+                raise found
+        task.loss(outputs, batch)
 
 
 def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[str]:
@@ -104,6 +117,9 @@ def _faults(part: Part, first: Part, model: nn.Module, task: Any) -> Iterator[st
     if "labels" in answers and len(answers) == 1 and "labels" not in batch:
         yield f"there are no labels: there is {', '.join(batch)}; expected 'label' or 'labels' in every sample"
         return
+    lost = without_label(batch) if "labels" in answers and len(answers) == 1 else None
+    if lost is not None:
+        raise lost
     broken = [name for name, value in batch.items() if isinstance(value, Tensor) and _is_broken(name, value)]
     if broken:
         yield f"{', '.join(broken)} has values that are not finite"

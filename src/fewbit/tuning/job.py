@@ -26,6 +26,7 @@ from fewbit.tuning.delivering import deliver
 from fewbit.tuning.digest import model_digest
 from fewbit.tuning.evaluating import Evaluator
 from fewbit.tuning.first_look import look
+from fewbit.tuning.idle_options import left_out
 from fewbit.tuning.machine import Machine
 from fewbit.tuning.methods._base import Objective
 from fewbit.tuning.metrics_log import MetricsLog
@@ -93,6 +94,9 @@ class Job:
         model = model if copied else _copied(model)
         vars(model).pop("fewbit_merge", None)  # of an earlier run
         model = self._ready(model)
+        unreached = left_out(model, self.method)
+        if unreached is not None:
+            record.note("codes-stay", unreached)
         dtypes = widen(model, machine.precision)
         randomness.seed_all(options.seed + machine.rank)
         teacher = None if self.teacher is None else sharing_copy(self.teacher).to(machine.device).eval()

@@ -33,6 +33,7 @@ from fewbit.tuning.out_of_memory import Doing, Situation, explained
 from fewbit.tuning.pruning import Pruning
 from fewbit.tuning.schedules import factor
 from fewbit.tuning.stepping import Stepper, Told
+from fewbit.tuning.unfit_samples import samples_named
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,17 @@ class Loop:
             self._return_to_best()
         self.model.eval()
 
+    def where(self) -> str:
+        """Where the run is, as far as anybody knows who does not wait for the device."""
+        return f"step {self._pending[0].step if self._pending else self.place.step} to {self.place.step + 1}"
+
     def _epoch(self) -> bool:
         """One pass over the data, or what is left of it; whether there was anything."""
         place, found = self.place, False
         items: list[int] = []
         for part in self.feed.epoch(place.epoch, place.offset):
-            with self._room("learning", part):
+            where = f"training data, step {place.step + 1}"
+            with self._room("learning", part), samples_named(part.batch, part.items, self.feed.name, where):
                 self.stepper.run(part)
             found = True
             items += part.items if part.counts else ()

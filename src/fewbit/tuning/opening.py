@@ -18,6 +18,7 @@ from fewbit.errors import DataError, UsageError
 from fewbit.record import Record
 from fewbit.tuning.class_names import classes_of_data
 from fewbit.tuning.feeding import BatchFeed, Feed, SampleFeed, Sharing
+from fewbit.tuning.labels_there import LabelsThere
 from fewbit.tuning.options import Options
 
 
@@ -96,7 +97,7 @@ def open_data(
         judged = _to_judge(partial(opener.feed, validation, replace(sharing, accumulation=1), split=None))
     tokenized = config is not None and "tokenization" in config.steps
     tokenizer = config.tokenizer() if config is not None and tokenized else None
-    task = None if config is None else config.task
+    task = (None if config is None else config.task) or (_told_by(opened[0]) if opened else None)
     return Data(
         train,
         judged,
@@ -106,6 +107,11 @@ def open_data(
         classes_of_data(opened[0], task) if opened else None,
         tuple(dataset.record for dataset in opened),
     )
+
+
+def _told_by(dataset: Dataset) -> str | None:
+    """The task of data that can be for nothing else: a folder of pictures a class."""
+    return "image_classification" if dataset.classes and dataset.facts.get("format") == "image_folder" else None
 
 
 def _numbered_alike(validation: Any, opened: Sequence[Dataset]) -> Any:
@@ -156,7 +162,7 @@ class _Opener:
             return BatchFeed(dataset, sharing, seed=options.seed)
         return SampleFeed(
             dataset,
-            collate,
+            LabelsThere(**vars(collate)) if type(collate) is Collator else collate,
             sharing,
             device=self.device,
             seed=options.seed,

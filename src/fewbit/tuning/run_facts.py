@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from fewbit.tuning.loop import Loop
+
+_HARDLY = 0.01
+"""Of the loss: a change below it is none."""
 
 
 def facts_of(loop: Loop, model: nn.Module, learning: list[nn.Parameter]) -> dict[str, Any]:
@@ -34,6 +38,21 @@ def facts_of(loop: Loop, model: nn.Module, learning: list[nn.Parameter]) -> dict
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "learning": sum(parameter.numel() for parameter in learning),
     }
+
+
+def nothing_gained(facts: Mapping[str, Any], rate: float) -> str | None:
+    """What is to be said of a run after which the model is the one that came; nothing if it is a better one.
+
+    Args:
+        facts: of a run that keeps its best weights.
+        rate: the highest learning rate.
+    """
+    losses = [line["loss"] for line in facts["evaluations"]]
+    if facts["best_step"] != 0 or not facts["steps"] or not losses:
+        return None
+    still = all(abs(loss - losses[0]) <= _HARDLY * abs(losses[0]) for loss in losses)
+    hardly, way = (", and the loss hardly moved", "higher") if still else ("", "lower")
+    return f"no evaluation was better than that of the model as it came{hardly}: try a {way} lr than {rate:g}"
 
 
 def _sharding(model: nn.Module, world: int) -> str | None:

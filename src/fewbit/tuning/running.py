@@ -34,9 +34,10 @@ from fewbit.tuning.options import Options
 from fewbit.tuning.out_of_memory import Situation, explained
 from fewbit.tuning.own_loss import computed_alone, refuse_unknown
 from fewbit.tuning.pruning import Pruning
-from fewbit.tuning.run_facts import facts_of
+from fewbit.tuning.run_facts import facts_of, nothing_gained
 from fewbit.tuning.stepping import Stepper, unit_for
 from fewbit.tuning.tasks._base import NOTHING
+from fewbit.tuning.unfit_samples import told_accelerator
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def run_loop(
         model.to(machine.device)
     named = parts.data.train.name(first.items)
     with machine.autocast(), explained(lambda: here("learning", 1, first.batch, named)):
-        try_out(model, parts.task, to_device(first.batch, machine.device), named)
+        try_out(model, parts.task, to_device(first.batch, machine.device), named, parts.data.classes)
     check = getattr(objective, "check", None)
     if check is not None:
         with machine.autocast():
@@ -134,9 +135,12 @@ def run_loop(
         if note is not None:
             record.note("random-state", note)
     del tensors
-    with computed_alone(model, parts.task, machine.world):
+    with computed_alone(model, parts.task, machine.world), told_accelerator(loop.where):
         loop.run()
     record.facts |= facts_of(loop, model, learning)
+    why = nothing_gained(record.facts, options.lr) if options.keep_best else None
+    if why is not None:
+        record.note("nothing-gained", why)
     if twin is None:
         return model
     state.learn(twin, state.learned(model))

@@ -11,6 +11,7 @@ from torch import nn
 
 from fewbit.tuning.feeding import Feed, Part
 from fewbit.tuning.opening import Data
+from fewbit.tuning.unfit_samples import samples_named
 
 
 def for_task(data: Data, task: Any, model: nn.Module) -> Data:
@@ -23,15 +24,15 @@ def for_task(data: Data, task: Any, model: nn.Module) -> Data:
     """
     if not hasattr(task, "prepare"):
         return data
-    judged = None if data.validation is None else TaskFeed(data.validation, task, model)
+    judged = None if data.validation is None else TaskFeed(data.validation, task, model, "validation data")
     return replace(data, train=TaskFeed(data.train, task, model), validation=judged)
 
 
 class TaskFeed:
     """A feed whose batches a task has prepared; see `for_task`."""
 
-    def __init__(self, feed: Feed, task: Any, model: nn.Module):
-        self._feed, self._task, self._model = feed, task, model
+    def __init__(self, feed: Feed, task: Any, model: nn.Module, what: str = "training data"):
+        self._feed, self._task, self._model, self._what = feed, task, model, what
 
     @property
     def cuts(self) -> bool:
@@ -46,7 +47,9 @@ class TaskFeed:
     def epoch(self, number: int, start: int = 0) -> Iterator[Part]:
         """The parts of an epoch, from a step of it on."""
         for part in self._feed.epoch(number, start):
-            yield replace(part, batch=self._task.prepare(part.batch, self._model))
+            with samples_named(part.batch, part.items, self._feed.name, self._what):
+                prepared = self._task.prepare(part.batch, self._model)
+            yield replace(part, batch=prepared)
 
     def fingerprint(self) -> str:
         """What the data is."""

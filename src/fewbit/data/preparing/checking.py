@@ -13,7 +13,7 @@ import yaml
 
 from fewbit.data.keys import GENERAL, Key, faults, filled
 from fewbit.data.preparing.frozen import Frozen
-from fewbit.data.preparing.origin import CUSTOM, Origin, find_origin, is_text
+from fewbit.data.preparing.origin import CUSTOM, Origin, find_origin, is_text, reader_options
 from fewbit.data.preparing.step_list import Step, faults_of, find_steps, step_keys
 from fewbit.data.text.named_tokenizer import BYTES, fault_of
 from fewbit.errors import UsageError, nearest
@@ -37,7 +37,7 @@ def checked(
     wrong += faulty
     keys = keys_of(origin, found)
     options = filled(given, keys)
-    unfit = _key_faults(given, keys)
+    unfit = _key_faults(given, keys, origin)
     wrong += unfit or faults_of(found, options)  # which may trust each key
     wrong += _column_faults(options["columns"], origin)
     fault = fault_of(options["tokenizer"])
@@ -72,7 +72,7 @@ def keys_of(origin: Origin | None, steps: Sequence[Step]) -> list[Key]:
     return list({key.name: key for key in every}.values())
 
 
-def _key_faults(given: Mapping[str, Any], keys: Sequence[Key]) -> list[str]:
+def _key_faults(given: Mapping[str, Any], keys: Sequence[Key], origin: Origin | None) -> list[str]:
     known = {key.name for key in keys}
     elsewhere = step_keys() if given.keys() - known else {}
     known_by_others = [name for name in given if name not in known and name in elsewhere]
@@ -80,7 +80,18 @@ def _key_faults(given: Mapping[str, Any], keys: Sequence[Key]) -> list[str]:
         f"{name}: only {' or '.join(map(repr, elsewhere[name]))} reads it, which is not among the steps"
         for name in known_by_others
     ]
-    return lines + faults({name: value for name, value in given.items() if name not in known_by_others}, keys)
+    strange = {name: given[name] for name in given if name not in known and name not in elsewhere}
+    own = reader_options(origin, given.get("format")) if strange else ()
+    of_reader = {name: value for name, value in strange.items() if name in own}
+    lines += [f"{name}: no such key; it is said as {_said_to_reader(name, value)}" for name, value in of_reader.items()]
+    rest = {name: value for name, value in given.items() if name not in {*known_by_others, *of_reader}}
+    return lines + faults(rest, keys)
+
+
+def _said_to_reader(name: str, value: Any) -> str:
+    """How an option of the reader is said in a configuration; the label is a column as others are."""
+    said = {"columns": {"text": "your column", "label": value}} if name == "label" else {"reading": {name: value}}
+    return f"custom_config={said}"
 
 
 def _column_faults(columns: Any, origin: Origin | None) -> list[str]:

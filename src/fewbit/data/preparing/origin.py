@@ -16,7 +16,7 @@ from fewbit import registry
 from fewbit.data.detect import find_format
 from fewbit.data.formats.huggingface import is_huggingface
 from fewbit.data.near_paths import near_paths
-from fewbit.data.opening import open_source
+from fewbit.data.opening import open_source, options_of
 from fewbit.data.source import Source
 from fewbit.data.tables.shards import KINDS
 from fewbit.data.text.named import SETS, open_text
@@ -107,7 +107,12 @@ def open_origin(origin: Origin, options: Mapping[str, Any], split: str | None) -
         label = (options["columns"] or {}).get("label")
         reading = reading if label is None else {"label": label, **reading}
         how["task"] = "text-classification"  # gives classes that have names their numbers
-    opened = open_source(place, **how, **reading)
+    try:
+        opened = open_source(place, **how, **reading)
+    except DataError as error:
+        if error.code == "no-label":  # the reader's own option is no key here
+            error.try_ = "custom_config={'columns': {'text': 'your column', 'label': 'another'}}"
+        raise
     # A list is usually one of batches; of pictures each is one.
     return Claimed(opened, False) if opened.batched and isinstance(place, list) and _has_picture(place[0]) else opened
 
@@ -138,6 +143,12 @@ def _are_pictures(place: Any) -> bool:
     except (DataError, UsageError):  # for whoever opens it to tell
         return False
     return isinstance(row, Mapping) and "image" in row and not any(isinstance(value, str) for value in row.values())
+
+
+def reader_options(origin: Origin | None, format: str | None) -> list[str]:
+    """The options that the reader of the files has, which are no keys of a configuration."""
+    kind = _format_of(origin.place, format) if origin is not None and isinstance(origin.place, Path) else None
+    return options_of(registry.get("formats", kind).read) if kind in registry.names("formats") else []
 
 
 def _to_number(origin: Origin, options: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from fewbit.data.text.packed import Packed
 from fewbit.data.text.rows import holds_text, rows_of
 from fewbit.data.text.tally import Tally
 from fewbit.data.text.tokenizer import frame, open_tokenizer
-from fewbit.data.text.wording import Wording
+from fewbit.data.text.wording import TRY, Wording
 from fewbit.errors import DataError, UsageError
 
 SEQLEN = 512
@@ -147,7 +147,7 @@ def _tallied(
                 code="no-text",
                 where=", ".join(wording.columns),
                 expected="rows that say something",
-                try_="--text-column NAME, in Python text_column=",
+                try_=TRY,
             )
 
     return start

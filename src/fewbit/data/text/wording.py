@@ -12,6 +12,11 @@ from fewbit.data.tables import chat
 from fewbit.data.tables.layout import recognise
 from fewbit.errors import UsageError, nearest
 
+TRY = (
+    "--text-column NAME; in Python text_column='NAME', which quantize and compress_weights take as "
+    "advanced_parameters={'text_column': 'NAME'}"
+)
+"""How somebody says where the text is."""
 _ASKED = ("prompt", "instruction", "input")
 _ANSWERED = ("completion", "output", "chosen")  # what was rejected is nothing the model should be good at
 
@@ -65,7 +70,7 @@ class Wording:
                 f"the rows have no column {missing[0]!r}" if missing else "the rows do not say which column is text",
                 where="rows of text",
                 expected=nearest(missing[0] if missing else "text", names),
-                try_="--text-column NAME, in Python text_column=",
+                try_=TRY,
             )
         self.unused = [
             name for name in names if name not in self.columns and any(isinstance(row.get(name), str) for row in first)

@@ -4,15 +4,17 @@
 plan      which weights, how many zeros in each, found how; what stays dense, with the reason
 budget    if asked: zeros go where answers feel them least
 execute   decoders block by block, each layer for the inputs it will have; networks of convolutions and graphs from one
-          pass, after which biases make up for the shift of means
+          pass, after which biases make up for the shift of means, and batch norms for that and the loss of spread
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
+from torch import nn
 
 from fewbit.algorithms._members import algorithm
 from fewbit.data.dataset import Dataset
@@ -30,6 +32,7 @@ from fewbit.schemes.faults import refuse as refuse_all
 from fewbit.sparsity.calibration import batch_of
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.layers import choose_layers
+from fewbit.sparsity.pruning.batch_norms import correct_norms
 from fewbit.sparsity.pruning.planning import Pruning, misfits, pruning_plan
 from fewbit.sparsity.pruning.settings import Settings
 from fewbit.sparsity.pruning.sharing import shared_out
@@ -89,11 +92,14 @@ def run(model: Any, settings: Settings, job: Job) -> Any:
     for line in record.lines:
         if line["what"] == "pruned":
             line |= layers[line["where"]]
+    made = result.native()
+    if dataset is not None and settings.correct and isinstance(made, nn.Module):
+        _correct_norms(made, model, dataset, options.batch_size, job.samples, record)
     job.record.lines += record.lines
     job.record.facts["prune"] = _totals(layers) | {"items": record.facts["items"], "layers": layers} | {
-        name: record.facts[name] for name in ("budget", "correction") if name in record.facts
+        name: record.facts[name] for name in ("budget", "correction", "batch_norms") if name in record.facts
     }  # fmt: skip
-    return result.native()
+    return made
 
 
 def _tell(found: Pruning, record: Record) -> None:
@@ -104,6 +110,17 @@ def _tell(found: Pruning, record: Record) -> None:
         record.note("algorithm", reason, where=where, algorithm=other)
     for where, reason in found.dense:
         record.note("dense", reason, where=where)
+
+
+def _correct_norms(
+    made: nn.Module, dense: nn.Module, dataset: Dataset, batch_size: int, samples: int | None, record: Record
+) -> None:
+    found = correct_norms(made, dense, lambda: islice(dataset.inputs(dense, batch_size), samples))
+    if found is None:
+        return
+    record.facts["batch_norms"] = found
+    if not found["kept"]:
+        record.note("norms-not-corrected", "answers came no nearer to the float model's by it", **found)
 
 
 def _budgeted(view: ModelView, found: Pruning, settings: Settings, evidence: Evidence, record: Record) -> Pruning:

@@ -12,6 +12,7 @@ A member is a file with
 
 and where there is a use for them
 
+- `OPTIONS`: names of settings that are for it and for methods that name them too; all others find them without effect;
 - `DEFAULTS`: settings that are other ones here, if the user does not say them;
 - `parameter_groups(model, options) -> list[dict]`: groups for the optimizer, `weight_decay` included; matrices with
   weight decay and vectors without, if it says none;

@@ -16,6 +16,7 @@ from fewbit.tuning.tasks._base import Batch
 from fewbit.tuning.training_quantized import is_learning
 
 NEEDS_TEACHER = True
+OPTIONS = qat.OPTIONS
 DEFAULTS = {"distill_weight": 1.0}
 parameter_groups = qat.parameter_groups
 

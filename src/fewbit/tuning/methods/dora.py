@@ -9,6 +9,7 @@ from fewbit.tuning.methods import lora
 from fewbit.tuning.options import Options
 
 NEEDS_TEACHER = False
+OPTIONS = lora.OPTIONS
 finish = lora.finish
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from fewbit.tuning.options import Options
 
 NEEDS_TEACHER = False
+OPTIONS: tuple[str, ...] = ()
 
 
 def setup(model: nn.Module, options: Options) -> nn.Module:

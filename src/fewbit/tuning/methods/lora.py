@@ -14,6 +14,7 @@ from fewbit.tuning.merging import merge_adapters
 from fewbit.tuning.options import Options
 
 NEEDS_TEACHER = False
+OPTIONS = ("rank", "alpha", "dropout", "targets", "merge")
 
 
 def setup(model: nn.Module, options: Options) -> nn.Module:

@@ -24,6 +24,7 @@ from fewbit.tuning.tasks._base import Batch
 from fewbit.tuning.training_quantized import learn_quantized, settle_quantized, stretches
 
 NEEDS_TEACHER = False
+OPTIONS = ("preset", "learn_scales")
 
 ANSWERS = ("labels", "start_positions", "end_positions")
 

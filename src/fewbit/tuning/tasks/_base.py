@@ -10,6 +10,7 @@ A member is a file with
 - `METRIC`: a `Metric` class; its `BEST` says which of its numbers an evaluation is judged by, and which way;
 - `ANSWERS`: names in a batch that are not given to the model; `("labels",)` if it says none. A task whose models
   compute the loss themselves gives them the labels: `ANSWERS = ()`;
+- `AXIS`: optional, of tasks whose labels are numbers of classes: the axis of the logits that has a place for each;
 - `prepare(batch, model) -> batch`: optional; makes of a batch of the data one that the model and the rest of this take;
 - `faults(batch, model) -> list[str]`: optional; what is wrong with a batch for this model, before anything is trained.
 
@@ -18,12 +19,15 @@ A batch is a dict of tensors, or of lists of tensors where sizes differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+
+from fewbit.tuning.unfit_samples import Unfit
 
 NOTHING = -100
 """The label of a position at which nothing is learned."""
@@ -115,8 +119,45 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         labels: `[…]`, with `NOTHING` where nothing is learned.
     """
     flat, wanted = logits.flatten(0, -2), labels.flatten()
-    total = functional.cross_entropy(flat.float(), wanted, ignore_index=NOTHING, reduction="sum")
+    with told_beyond(labels, logits.shape[-1]):
+        total = functional.cross_entropy(flat.float(), wanted, ignore_index=NOTHING, reduction="sum")
     return total, (wanted != NOTHING).sum()
+
+
+@contextmanager
+def told_beyond(labels: Tensor, classes: int) -> Iterator[None]:
+    """Within the block a label that the model has no output for is told as that.
+
+    Nothing is looked at before PyTorch complains, which it does on a CPU: on a GPU asking would hold up every step.
+
+    Args:
+        labels: `[samples, …]`.
+        classes: how many outputs there are.
+
+    Raises:
+        Unfit: in the place of what PyTorch raises.
+    """
+    try:
+        yield
+    except IndexError as error:
+        found = beyond(labels, classes)
+        if found is None:
+            raise
+        raise found from error
+
+
+def beyond(labels: Tensor, classes: int) -> Unfit | None:
+    """What is to be said of labels that a model has no output for; nothing if it has all of them."""
+    wrong = (labels != NOTHING) & ((labels < 0) | (labels >= classes))
+    if not wrong.any():
+        return None
+    return Unfit(
+        f"a label is {int(labels[wrong][0])}; the model has {classes} outputs, 0 to {classes - 1}",
+        rows=wrong.reshape(len(labels), -1).any(1).nonzero().flatten().tolist(),
+        of=len(labels),
+        expected=f"labels from 0 to {classes - 1}, and {NOTHING} for nothing to learn",
+        try_="a model with an output for every class, or a look at the labels of these samples",
+    )
 
 
 def class_faults(labels: Tensor, classes: int | None, name: str = "labels") -> list[str]:

@@ -8,11 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from fewbit.tuning.measures.top_k import hits
+from fewbit.tuning.picture_sizes import refuse_sizes
 from fewbit.tuning.tasks import _base
 from fewbit.tuning.tasks._base import NOTHING, Batch, cross_entropy, logits_of
 from fewbit.tuning.tasks._classes import Classes
 
 MODEL = "AutoModelForImageClassification"
+AXIS = -1
+
+
+def prepare(batch: Batch, model: nn.Module) -> Batch:
+    """The batch as it is, if the model sees each picture as if it were alone."""
+    refuse_sizes(batch, model)
+    return batch
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:

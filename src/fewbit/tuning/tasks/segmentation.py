@@ -20,6 +20,7 @@ from fewbit.tuning.tasks import _base
 from fewbit.tuning.tasks._base import NOTHING, Batch, logits_of
 
 MODEL = "AutoModelForSemanticSegmentation"
+AXIS = 1
 UNKNOWN = 255
 """What pixels are called of which nobody says what they are, usually their outlines."""
 
@@ -44,7 +45,8 @@ def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """The cross entropy of each pixel's class."""
     labels = batch["labels"]
     logits = _full_size(outputs, labels).float()
-    total = functional.cross_entropy(logits, labels, ignore_index=NOTHING, reduction="sum")
+    with _base.told_beyond(labels, logits.shape[AXIS]):
+        total = functional.cross_entropy(logits, labels, ignore_index=NOTHING, reduction="sum")
     return total, (labels != NOTHING).sum()
 
 

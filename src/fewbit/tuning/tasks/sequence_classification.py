@@ -13,6 +13,7 @@ from fewbit.tuning.tasks._base import NOTHING, Batch, cross_entropy, logits_of
 from fewbit.tuning.tasks._classes import Classes
 
 MODEL = "AutoModelForSequenceClassification"
+AXIS = -1
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:

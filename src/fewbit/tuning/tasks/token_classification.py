@@ -11,6 +11,7 @@ from fewbit.tuning.tasks import _base
 from fewbit.tuning.tasks._base import NOTHING, Batch, cross_entropy, logits_of
 
 MODEL = "AutoModelForTokenClassification"
+AXIS = -1
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
