@@ -84,5 +84,5 @@ def test_the_sum_is_the_sum():
     found = summed(Lanes(23), seen)
     for side, aside in (("teach", False), ("aside", True)):
         x = torch.cat([each.found for each in seen if is_held_out(each.item) == aside]).double()
-        torch.testing.assert_close(found[f"{side}.gram"].double(), x.T @ x, rtol=1e-5, atol=1e-2)
+        torch.testing.assert_close(found[f"{side}.gram"].double(), x.T @ x, rtol=1e-4, atol=1e-2)
         assert int(found[f"{side}.count"]) == len(x)

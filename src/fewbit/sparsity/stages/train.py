@@ -124,5 +124,5 @@ def _refuse_codes(model: nn.Module) -> None:
             f"{len(codes)} layers are codes already, such as {codes[0]}; which of their zeros were meant is not known",
             where="model",
             expected="a float model: zeros come first, codes after them",
-            try_="the model before it was quantized: checkpoints/train/sparse in the folder of the run, with quantize: …",
+            try_="the model before that, checkpoints/train/sparse in the folder of the run, with quantize: …",
         )
