@@ -25,7 +25,7 @@ NETS = ("resnet", "mobilenet")
 ONE_SHOT, AWARE = 0.5, 0.8
 # side -> its environment, ways to zeros in one go, ways in training; the first is ours
 SIDES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "fewbit": ("fewbit", ("auto", "alps", "magnitude"), ("auto",)),
+    "fewbit": ("fewbit", ("auto", "sensitivity", "magnitude"), ("auto",)),
     "nncf": ("nncf_torch", ("local", "global"), ("local",)),
     "sparseml": ("sparseml", ("magnitude", "global"), ("magnitude", "magnitude_float")),
 }

@@ -129,6 +129,7 @@ def test_the_readme_names_every_extra():
     assert all(f"`{extra}`" in install for extra in extras if extra not in ("test", "bench"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", cli.commands())
 def test_the_examples_of_the_help_text_run(demo, command):
     text = __import__(f"fewbit.cli.{command}", fromlist=["command"]).command.__doc__

@@ -34,6 +34,7 @@ def run(command, place):
     return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_page_runs(place):
     blocks = re.findall(r"```(bash|python)\n(.*?)```", PAGE, re.DOTALL)
     assert {kind for kind, _ in blocks} == {"bash", "python"}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fewbit: its pruning stage, and `sparsify`. `auto` is what it does with nothing said; else an algorithm's name."""
+"""fewbit: its pruning stage, and `sparsify`. `auto` is what it does with nothing said, `sensitivity` the same with more
+zeros where answers feel them less; else an algorithm's name."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def files(folder: Path) -> dict[str, Any]:
 
 
 def _pruned(model: Any, data: list[Any], samples: int, way: str, **settings: Any) -> Any:
-    values = prune.Settings(**{"sparsity": 0.5, "algorithm": None if way == "auto" else way, **settings})
+    ways = {"auto": {}, "sensitivity": {"budget": "sensitivity"}}
+    values = prune.Settings(**{"sparsity": 0.5, **ways.get(way, {"algorithm": way}), **settings})
     job = Job("one-shot", None, None, dense=model, data=data, calibration=data, samples=samples)
     prune.refuse(values, model, job)
     return prune.run(model, values, job)
