@@ -81,7 +81,7 @@ def test_a_longer_model_takes_no_more_memory(tmp_path):
 def test_more_samples_take_no_more_memory_than_the_budget(tmp_path):
     place, _ = folder(tmp_path / "model", 2, 1024)
     free, tight = grown(place, 40, 4, None), grown(place, 40, 4, 10 << 20)
-    assert free > 300 and tight < 0.6 * free, (free, tight)
+    assert free > 150 and tight < 0.4 * free, (free, tight)
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
