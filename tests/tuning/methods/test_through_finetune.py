@@ -153,3 +153,16 @@ def test_a_teacher_of_another_vocabulary_is_refused_before_training(monkeypatch)
         fewbit.UsageError, match=r"logits are \[8, 8, 40\] of the model and \[8, 8, 48\] of the teacher"
     ):
         _run(_codes(), {"method": "distill", "teacher": transformer("llama", vocab_size=48)})
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_lora_over_layers_whose_activations_alone_are_quantized(merge):
+    inputs = fewbit.QuantizationSpec("int8", is_dynamic=True)
+    config = fewbit.Config(fewbit.QuantizationConfig(input_tensors=inputs))
+    model = fewbit.ModelQuantizer(config).quantize_model(transformer("llama"))
+    layer = model.model.layers[0].mlp.up_proj
+    assert isinstance(layer, Quantized) and not layer.coded
+    tuned = finetune(model, _loader(), method="lora", merge=merge, lr=3e-3, max_steps=2, device="cpu", validation=False)
+    assert tuned.fewbit_record.facts["loss"]
+    if merge:
+        assert not torch.equal(tuned.model.layers[0].mlp.up_proj.weight, layer.weight)
