@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fewbit import cli, registry
+from processor import saturates
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -73,7 +74,9 @@ def test_the_readme_shows_what_is_printed(after_the_commands):
     command = next(line for block in blocks("bash") for line in block.splitlines() if "/small.onnx" in line)
     assert shown.splitlines()[-1].startswith("in fewbit-demo/small.onnx;")
     result = run(["bash", "-c", f"{command} --overwrite"], after_the_commands)
-    assert re.sub(r"[\d.e-]*\d", "#", result.stdout) == re.sub(r"[\d.e-]*\d", "#", shown), result.stderr
+    # Without VNNI the runtime's sums may be off, which is warned of.
+    printed = [line for line in result.stdout.splitlines() if not (saturates() and line.startswith("warning:"))]
+    assert re.sub(r"[\d.e-]*\d", "#", "\n".join(printed)) == re.sub(r"[\d.e-]*\d", "#", shown.strip()), result.stderr
 
 
 def test_the_onnx_page_names_every_target_option_fact_and_preset():

@@ -16,6 +16,7 @@ from fewbit import cli
 from fewbit.engine.quantizer import ModelQuantizer
 from fewbit.errors import UsageError
 from fewbit.record import Record
+from processor import saturates
 from quantized_models import mlp, numbers
 
 
@@ -57,14 +58,21 @@ def run(capsys, monkeypatch, tmp_path):
 
 
 def answers(path):
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(None, {"input": numbers(10, 40).numpy()})[0]
+    return session_of(path).run(None, {"input": numbers(10, 40).numpy()})[0]
+
+
+def session_of(path, **options):
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"], **options)
 
 
 def error(path):
+    """Of what is written; integer kernels of processors without VNNI may add to it."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    found = session_of(path, sess_options=options).run(None, {"input": numbers(10, 40).numpy()})[0]
     with torch.no_grad():
         wanted = mlp()(numbers(10, 40)).numpy()
-    return float(np.square(answers(path) - wanted).sum() / np.square(wanted).sum())
+    return float(np.square(found - wanted).sum() / np.square(wanted).sum())
 
 
 def operators(path):
@@ -83,7 +91,8 @@ def test_a_file_and_its_record(run, tmp_path):
     record = Record.from_json((tmp_path / "small.onnx.record.json").read_bytes())
     assert record.facts["model"] == "m.onnx" and record.facts["data"] == "samples" and record.facts["items"] == 10
     assert {line["where"] for line in record.lines if line["what"] == "quantized"} == {"first", "last"}
-    first, *rest = out.splitlines()
+    # without VNNI the runtime's sums are off, which is warned of first
+    first, *rest = [line for line in out.splitlines() if not (saturates() and line.startswith("warning:"))]
     assert first.startswith("2 weights quantized, 0 left in float: ")
     assert "2 QGemm in integers" in out and "expected: " in out and "measured: error" in out and "on 2 items" in out
     assert rest[-1] == "in small.onnx; what became of each layer: small.onnx.record.json"
@@ -151,7 +160,10 @@ def test_batches_and_fewer_samples(run, tmp_path):
 def test_dynamic_needs_no_data(run, tmp_path):
     code, out, err = run("quantize", "m.onnx", "--preset", "w8a8_dynamic", "-o", "d.onnx")
     assert code == 0 and "2 weights quantized" in out and "2 activations" in out, err
-    assert error("d.onnx") < 1e-3 and {"DynamicQuantizeLinear", "MatMulInteger"} & set(operators("d.onnx"))
+    # dynamic layers are integer products even without optimizations
+    assert error("d.onnx") < (0.1 if saturates() else 1e-3) and {"DynamicQuantizeLinear", "MatMulInteger"} & set(
+        operators("d.onnx")
+    )
 
 
 def test_weights_alone(run, tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 
 from fewbit import registry
 from fewbit.errors import UsageError
+from fewbit.kernels import int8_conv
 from fewbit.modules import frozen
 from fewbit.modules.freezing import freeze, held_bytes, unfreeze
 from fewbit.modules.frozen import Terms, freeze_layer
@@ -48,7 +49,7 @@ class Net(nn.Module):
 
 KERNELS = {
     "table": "embedding",
-    "conv": "int8_conv",
+    "conv": "int8_conv" if int8_conv._available() else None,
     "dynamic": "int8",
     "static": "int8",
     "bytes": "int8_weight_only",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of writers share: one layer as a graph, its codes, and what ONNX Runtime executes."""
 
+from dataclasses import replace
+
 import onnx
 import onnx_ir as ir
 import onnxruntime
@@ -8,6 +10,7 @@ import onnxruntime
 from fewbit.backends.graph.layers import layers
 from fewbit.backends.graph.opening import open_graph
 from fewbit.backends.graph.weights import read_weight
+from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.qtensor import QTensor
 from numerics.pinning import pin
 from onnx_graphs import model
@@ -20,9 +23,15 @@ def graph_of(node, inputs, outputs, constants, opset=13):
 
 
 def encode(layer, grid):
-    """The codes of a layer's weight on a grid."""
+    """The codes of a layer's weight on a grid.
+
+    int8 ones stay within ±64: two products with uint8 then fit in int16, so sums are exact on processors without VNNI.
+    """
     weight = read_weight(layer).float()
-    return QTensor.encode(weight, pin(weight, grid, grid.weight_block(tuple(weight.shape), layer.stack)))
+    qparams = pin(weight, grid, grid.weight_block(tuple(weight.shape), layer.stack))
+    if grid.dtype is Dtype.int8:
+        qparams = replace(qparams, scale=2 * qparams.scale)
+    return QTensor.encode(weight, qparams)
 
 
 def executed(proto, tmp_path):

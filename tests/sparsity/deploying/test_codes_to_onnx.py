@@ -19,6 +19,7 @@ from fewbit.modules.recurrent import QuantizedRecurrent
 from fewbit.sparsity.deploying import codes_in_graph, codes_to_onnx, to_onnx
 from fewbit.sparsity.deploying.codes_to_onnx import write_codes_onnx
 from fewbit.sparsity.deploying.samples import samples_of
+from processor import exact_sums, saturates
 
 LAYERS = {"residual": 6, "inverted": 8, "mlp": 4}
 
@@ -39,6 +40,7 @@ def optimized(path):
     return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
 
 
+@exact_sums
 @pytest.mark.parametrize("kind", LAYERS)
 def test_all_layers_run_in_integers_and_answer_as_the_module_does(tmp_path, kind):
     model, path = coded(kind), tmp_path / "model.onnx"
@@ -60,6 +62,20 @@ def test_all_layers_run_in_integers_and_answer_as_the_module_does(tmp_path, kind
     assert [each.name for each in tmp_path.iterdir() if each.name != "optimized.onnx"] == ["model.onnx"]
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_what_is_deployed_answers_as_the_module_does_on_every_processor(tmp_path, kind):
+    """Layers whose integer sums saturate here (no VNNI) compute in float from the same codes, and are named."""
+    model, path = coded(kind), tmp_path / "model.onnx"
+    x = torch.from_numpy(np.concatenate([row["input"] for row in rows(kind, 40, seed=1)]))
+    attempt = written(model, path, kind)
+    wanted, found = model(x).detach().numpy(), answers(path, x.numpy())
+    assert (found.argmax(1) == wanted.argmax(1)).mean() >= 0.97
+    assert np.abs(found - wanted).max() <= 0.05 * np.abs(wanted).max()
+    assert sum(attempt.facts["integer"].values()) + len(attempt.facts["floats"]) == LAYERS[kind]
+    assert saturates() or not attempt.facts["floats"]
+
+
+@exact_sums
 @pytest.mark.parametrize("kind", ["residual", "inverted"])
 def test_codes_are_those_that_were_trained_and_zeros_stay(tmp_path, kind):
     """Batch norms are in the scales: of each channel the codes are the module's, or all of them turned round."""
@@ -80,6 +96,7 @@ def test_codes_are_those_that_were_trained_and_zeros_stay(tmp_path, kind):
     assert not any(each.dtype == np.float32 and each.ndim > 1 for each in kept.values())
 
 
+@exact_sums
 def test_where_rounding_more_costs_too_much_floats_take_over(tmp_path, monkeypatch):
     """Exactly what was rounded in training is rounded, and the answers are the module's."""
     model, path = coded("residual"), tmp_path / "model.onnx"
@@ -118,6 +135,7 @@ def test_other_answers_are_not_kept(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@exact_sums
 def test_what_has_no_integer_kernel_is_multiplied_as_floats_and_named(tmp_path):
     model, path = coded("upward"), tmp_path / "model.onnx"
     attempt = written(model, path, "upward")
@@ -184,6 +202,7 @@ def test_a_layer_that_is_called_twice_and_values_that_are_read_on_two_grids(tmp_
     assert {round(float(layer.input_quantizer.scale), 7) for layer in (model.a, model.b, model.c)} <= scales
 
 
+@exact_sums
 def test_a_transformer_multiplies_integers_in_every_layer(tmp_path):
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -199,6 +218,7 @@ def test_a_transformer_multiplies_integers_in_every_layer(tmp_path):
     assert attempt.check["relative"] < 0.01
 
 
+@exact_sums
 def test_a_layer_without_codes_reads_what_is_rounded_as_in_training(tmp_path):
     """Only its weight is in floats again; it is named, and not counted among those with codes."""
     model, path = deepcopy(coded("mlp")), tmp_path / "model.onnx"

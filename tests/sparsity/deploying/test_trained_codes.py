@@ -12,11 +12,13 @@ from onnx import numpy_helper
 
 import fewbit
 from fewbit.modules.quantized import is_quantized
+from processor import exact_sums
 from sparse_runs import OPTIONS, network, pictures
 
 pytest.importorskip("accelerate")
 
 
+@exact_sums
 def test_a_model_that_learned_zeros_and_codes_is_deployed_with_them(tmp_path, monkeypatch):
     monkeypatch.setattr("fewbit.sparsity.latency._LEAST", 3)
     monkeypatch.setattr("fewbit.sparsity.latency._MOST", 3)

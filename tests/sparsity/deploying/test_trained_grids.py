@@ -11,6 +11,7 @@ from torch import nn
 import fewbit
 from coded_networks import rows, samples
 from fewbit.sparsity.deploying.codes_to_onnx import write_codes_onnx
+from processor import exact_sums
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def written(tmp_path):
     return write
 
 
+@exact_sums
 def test_what_moves_pools_and_clips_does_so_with_codes(written):
     """Nothing is rounded that was not in training, though nothing is left of the floats between the layers."""
     attempt, graph = written(
@@ -47,6 +49,7 @@ def test_what_moves_pools_and_clips_does_so_with_codes(written):
     assert sum(node.op_type == "QuantizeLinear" for node in graph.node) == 4  # input, Conv, MaxPool, Flatten
 
 
+@exact_sums
 def test_a_clip_inside_the_range_of_a_grid_clips_codes(written):
     def wider(small):
         small[2].input_quantizer.scale.mul_(2.0)  # codes reach beyond what is clipped
@@ -72,6 +75,7 @@ class Both(nn.Module):
         return x + self.second(x)
 
 
+@exact_sums
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_sum_is_not_clipped_by_the_grid_of_a_layer(written, narrow):
     """The grid of the layer serves both where it reaches as far as the value does; if not, the value has its own."""
@@ -85,6 +89,7 @@ def test_a_sum_is_not_clipped_by_the_grid_of_a_layer(written, narrow):
     assert sum(node.op_type == "QuantizeLinear" for node in graph.node) == 3 + narrow
 
 
+@exact_sums
 def test_ranges_are_those_of_all_inputs(tmp_path):
     """What reaches farther than the samples that the answers are judged by is not clipped."""
     torch.manual_seed(0)
