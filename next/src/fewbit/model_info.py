@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a model from its headers: inputs, outputs, labels, preprocessing. The data layer sees only this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Dim = int | str | None
+"""A size, the name of a free axis, or `None` for a free axis without a name."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One input or output of a model.
+
+    Args:
+        name: as the model calls it.
+        dtype: numpy's name, such as `float32`; `None` if unknown.
+        shape: one entry per axis; `None` if the rank is unknown.
+        batch_axis: the axis that counts samples; `None` if there is none or it is not known.
+        required: whether the model can run without it.
+    """
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[Dim, ...] | None = None
+    batch_axis: int | None = 0
+    required: bool = True
+
+    def __str__(self) -> str:
+        """`x: float32 [N, 3, 48, W]`."""
+        shape = "" if self.shape is None else f" [{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+        return f"{self.name}: {self.dtype or 'any type'}{shape}"
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What `Backend.inspect` reads without loading the model.
+
+    Args:
+        source: the path or name the user gave, or the class of an object.
+        kind: what people call it: "ONNX", "OpenVINO", "LlamaForCausalLM".
+        backend: the member of `backends/` that reads it.
+        size: bytes of the model's files, or of its parameters; `None` if unknown.
+        inputs: in the model's order.
+        outputs: in the model's order.
+        labels: class names in the model's order, if the model knows them.
+        task: such as `image-classification`, if the model says so.
+        preprocessing: image and text settings found next to the model or in its metadata, by option name.
+        preprocessing_source: where these were found.
+        tokenizer: folder with tokenizer files.
+        quantized: how the weights are stored already, such as "gptq"; `None` for a float model.
+        vocabulary: number of token embeddings, if the model has them.
+        facts: anything else worth showing: layer counts, opset, architecture.
+    """
+
+    source: str
+    kind: str
+    backend: str
+    size: int | None = None
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    labels: tuple[str, ...] | None = None
+    task: str | None = None
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing_source: str | None = None
+    tokenizer: str | None = None
+    quantized: str | None = None
+    vocabulary: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)

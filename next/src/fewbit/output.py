@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results appear at once or not at all: everything is written to `OUT.partial/`, then renamed.
+
+`OUT.partial/` is locked while a run is using it (by the operating system, so a dead process holds nothing) and stays
+after an interrupt or a full disk, so that the same command can continue.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from fewbit.errors import FewbitError, ResourceError, UsageError
+
+RECORD = "record.json"
+_LOCK = ".lock"
+
+
+class Output:
+    """Where a run writes.
+
+    Attributes:
+        path: the file or folder the user will find.
+        work: the folder to write into until everything is verified.
+    """
+
+    def __init__(self, path: Path, work: Path, *, is_file: bool):
+        self.path, self.work, self.is_file = path, work, is_file
+
+    def companion(self, name: str) -> str:
+        """The name of a file next to the result: `record.json`, or `small.record.json` next to `small.onnx`."""
+        return f"{self.path.stem}.{name}" if self.is_file else name
+
+
+def check_output(path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is_file: bool) -> None:
+    """Refuse an output path before any work starts.
+
+    Args:
+        path: where the result goes.
+        overwrite: whether an earlier result of fewbit may be replaced.
+        inputs: the model and data; the result may not lie inside them or replace them.
+        is_file: whether the result is one file with companions.
+    """
+    place = _real(path)
+    for source in inputs:
+        other = _real(source)
+        if place == other or (other.is_dir() and other in place.parents) or place in other.parents:
+            relation = "is" if place == other else "lies inside" if other in place.parents else "contains"
+            raise UsageError(
+                f"the output {path} {relation} the input {source}",
+                code="output-in-input",
+                param="output",
+                expected="a path outside of the model and the data",
+                hint=f"{{output={Path.cwd().name}-result}}",
+            )
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists() or path.is_symlink():
+        if is_file == path.is_dir():
+            kind = "a folder" if path.is_dir() else "a file"
+            raise UsageError(
+                f"{path} is {kind}", code="output-kind", param="output",
+                expected="a file" if is_file else "a folder", hint="another {output}",
+            )  # fmt: skip
+        if not _is_ours(path, is_file=is_file):
+            raise UsageError(
+                f"{path} exists and was not written by fewbit",
+                code="output-foreign",
+                param="output",
+                expected="a new path, or an earlier result of fewbit",
+                hint="another {output}",
+            )
+        if not overwrite:
+            raise UsageError(
+                f"{path} exists", code="output-exists", param="output", expected="a new path",
+                hint="{overwrite} replaces it",
+            )  # fmt: skip
+    parent = next(parent for parent in [path, *path.absolute().parents] if parent.exists() and parent.is_dir())
+    if not os.access(parent, os.W_OK):
+        raise UsageError(
+            f"{parent} cannot be written to", code="output-permission", param="output", hint="another {output}"
+        )
+
+
+@contextmanager
+def open_output(
+    path: Path, *, overwrite: bool = False, inputs: Iterable[Path] = (), is_file: bool | None = None
+) -> Iterator[Output]:
+    """Write a result atomically: yields a working folder, and moves it into place if the block ends without error.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open_output(Path(folder) / "result") as output:
+    ...         _ = (output.work / "record.json").write_text("{}")
+    ...     sorted(file.name for file in Path(folder).rglob("*"))
+    ['record.json', 'result']
+    """
+    is_file = bool(path.suffix) if is_file is None else is_file
+    check_output(path, overwrite=overwrite, inputs=inputs, is_file=is_file)
+    work = path.with_name(f"{path.name}.partial")
+    work.mkdir(parents=True, exist_ok=True)
+    lock = _acquire(work)
+    output = Output(path, work, is_file=is_file)
+    try:
+        with reporting_full_disk(work):
+            yield output
+            _publish(output)
+    except BaseException:
+        if not any(entry.name != _LOCK for entry in work.iterdir()):
+            shutil.rmtree(work, ignore_errors=True)
+        raise
+    finally:
+        lock.close()
+
+
+@contextmanager
+def reporting_full_disk(folder: Path) -> Iterator[None]:
+    """Turn "no space left" into an error that names the file and the free space."""
+    try:
+        yield
+    except FewbitError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not (isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None and "No space left on device" not in str(error):  # libraries in Rust and C++ raise their own
+            raise
+        free = shutil.disk_usage(folder).free
+        name = getattr(cause, "filename", None) or folder
+        raise ResourceError(
+            f"the disk is full: {free / 1e6:.1f} MB are free",
+            code="disk-full",
+            where=str(name),
+            hint=f"free some space and run the same command again; finished work is kept in {folder}",
+        ) from error
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write one file so that it is there completely or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _publish(output: Output) -> None:
+    """Move finished files into place; an earlier result is there until the new one is."""
+    (output.work / _LOCK).unlink(missing_ok=True)
+    if output.is_file:
+        files = sorted(output.work.iterdir(), key=lambda file: file.name == output.path.name)
+        for file in files:  # the model last: when it is there, its record is
+            os.replace(file, output.path.with_name(file.name))
+        output.work.rmdir()
+        return
+    earlier = output.path.with_name(f"{output.path.name}.old")
+    shutil.rmtree(earlier, ignore_errors=True)
+    if output.path.exists():
+        os.replace(output.path, earlier)
+    os.replace(output.work, output.path)
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _acquire(work: Path) -> IO[str]:
+    """Lock a working folder; the lock ends with the process, however it ends."""
+    file = open(work / _LOCK, "a+")  # noqa: SIM115 - held until the run ends
+    try:
+        import fcntl
+    except ImportError:  # Windows: an open file cannot be removed, which is lock enough for one machine
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise UsageError(
+            f"another run is writing to {work}",
+            code="output-locked",
+            param="output",
+            expected="one run per output path",
+            hint="wait for it, or choose another {output}",
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _is_ours(path: Path, *, is_file: bool) -> bool:
+    return path.with_name(f"{path.stem}.{RECORD}").is_file() if is_file else (path / RECORD).is_file()
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(os.path.expanduser(path)))
