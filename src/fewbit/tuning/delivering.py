@@ -12,6 +12,8 @@ from torch import nn
 
 from fewbit.engine.companions import copy_companions
 from fewbit.engine.delivering import export
+from fewbit.engine.unknown_tensors import copy_unknown
+from fewbit.exporters._unknown_tensors import unknown_tensors
 from fewbit.modules.huggingface import is_pretrained, quiet
 from fewbit.modules.quantized import is_quantized
 from fewbit.tuning.adapter_files import save_adapters
@@ -56,6 +58,7 @@ def deliver(
         with quiet(sys.modules["transformers"]):
             saved.save_pretrained(staged)
         _save_tokenizer(model, staged, tokenizer)
+        copy_unknown(staged, unknown_tensors(model), "huggingface", getattr(model, "fewbit_record", None))
     for old in (*folder.glob("model*.safetensors*"), *folder.glob("fewbit*.safetensors")):
         old.unlink()  # of an earlier result, which may have been in other pieces
     for path in sorted(staged.rglob("*")):
