@@ -62,7 +62,7 @@ def test_the_name_of_a_node_sends_no_escape_sequence(tmp_path, capsys):
 
 def test_errors_and_styled_text_are_safe_and_keep_their_styles(capsys):
     _output.show_error(UsageError("no \x1b[2Jfile", where="\x9bplace"), as_json=False)
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     assert "no ␛[2Jfile" in err and not any(each in err for each in UNSAFE)
     styled = _output._safe_text(Text.assemble(("a\x1bb", "bold"), "c"))
     assert styled.plain == "a␛bc" and [(span.start, span.end) for span in styled.spans] == [(0, 3)]

@@ -110,7 +110,7 @@ def _known_names(model: Any) -> set[str]:
     """Every name a state dict of the float model has; what fewbit replaced in the model is known by a new one."""
     found = set()
     for path, module in model.named_modules(remove_duplicate=False):
-        fleeting = getattr(module, "_non_persistent_buffers_set", set())
+        fleeting: set[str] = getattr(module, "_non_persistent_buffers_set", set())
         names = [*module._parameters, *(name for name in module._buffers if name not in fleeting)]
         names += module.coded if isinstance(module, Quantized) else []
         found |= {f"{path}.{name}".lstrip(".") for name in names}
