@@ -150,3 +150,17 @@ def test_the_prefix_of_a_base_model_does_not_count(tmp_path):
     assert set(unknown_tensors(BertModel.from_pretrained(tmp_path / "whole"))) == {
         "classifier.weight", "classifier.bias",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_sparse_model_has_them_too(folder, tmp_path, compact):
+    pytest.importorskip("accelerate")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"w{12 + i} w13 w14 w15"}) + "\n" for i in range(8)))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("version: 1\nmode: one-shot\nstages:\n- prune: {sparsity: 0.5}\n")
+    out = fewbit.sparsify(
+        folder, rows, recipe=recipe, samples=4, seqlen=8, compact=compact, validation=False, output=tmp_path / "out"
+    )
+    found = _all_tensors(out / "deployment")
+    assert all(torch.equal(found[name], each) for name, each in EXTRA.items()) and _noted(out) == sorted(EXTRA)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fewbit
-from drawn_shapes import write_folder
+from drawn_shapes import KINDS, write_folder, write_yolo
 from fewbit.record import Record
 from sparse_examples import classifier, encoder, graph, rated
 
@@ -97,3 +97,18 @@ def test_an_onnx_models_labels_are_read_from_its_files(tmp_path, place):
     data = write_folder(tmp_path / "shapes", train=12, val=6)
     out = fewbit.sparsify(path, data, optim_level=0.5, samples=8, use_case="ic", output=tmp_path / "out")
     assert _labels(out) == ["square", "triangle", "disc"]
+
+
+def test_a_segmenters_labels_from_outlines_begin_with_the_background(tmp_path):
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    torch.manual_seed(0)
+    config = SegformerConfig(
+        num_encoder_blocks=1, depths=[1], sr_ratios=[2], hidden_sizes=[16], patch_sizes=[3], strides=[2],
+        num_attention_heads=[1], mlp_ratios=[2], decoder_hidden_size=16, num_labels=3,
+    )  # fmt: skip
+    data = write_yolo(tmp_path / "shapes", train=8, val=4, outlines=True, count=2, kinds=2)
+    model = SegformerForSemanticSegmentation(config).eval()
+    out = fewbit.sparsify(model, data, use_case="segmentation", optim_level=0.5, samples=8, output=tmp_path / "out")
+    assert _labels(out) == ["background", *KINDS[:2]]
+    assert [line["what"] for line in _record(out).lines].count("labels-from-data") == 1
