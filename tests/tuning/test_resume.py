@@ -128,7 +128,7 @@ def test_starting_anew_is_asked_for(tmp_path):
 @pytest.mark.parametrize("old", [False, True])
 def test_a_run_that_is_stopped_while_its_last_step_is_evaluated(tmp_path, monkeypatch, old):
     """With checkpoints every few steps and an evaluation at the end of each epoch; `old` ones lack the evaluation."""
-    settings = {"eval_every": None, "save_every": 3, "max_steps": 9, "lr": 1e-3}
+    settings = {"eval_every": None, "save_every": 3, "max_steps": 9, "lr": 1e-3, "schedule": "constant"}
     whole, judge = tuned(**settings), Loop._judge
 
     def stop(loop):
