@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import orjson
 
 from fewbit.errors import DataError
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -35,6 +38,43 @@ def versions() -> dict[str, str]:
     from fewbit import __version__
 
     return {"fewbit": __version__, "python": platform.python_version(), "machine": platform.machine()}
+
+
+def to_json(value: Any, options: int = 0, default: Callable[[Any], Any] | None = None) -> bytes:
+    """JSON as `orjson` writes it; bytes in names of files that are not UTF-8 are written as `\\xff`.
+
+    Args:
+        value: JSON values.
+        options: of `orjson`.
+        default: makes JSON values of what is none.
+
+    >>> print(to_json({"name": "a" + chr(0xDCFF)}).decode())
+    {"name":"a\\\\xff"}
+    """
+    try:
+        return orjson.dumps(value, option=options, default=default)
+    except TypeError:
+        return orjson.dumps(_encodable(value), option=options, default=default)
+
+
+def _encodable(value: Any) -> Any:
+    """The value without lone surrogates, by which Python stands for bytes that are not UTF-8."""
+    if isinstance(value, str):
+        return _SURROGATES.sub(lambda found: _named(ord(found[0])), value)
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(each) for each in value]
+    return _encodable(vars(value)) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _named(code: int) -> str:
+    """A lone surrogate: the byte that it stands for, or its number.
+
+    >>> _named(0xDCFF) == chr(92) + "xff"
+    True
+    """
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 @dataclass
@@ -66,7 +106,7 @@ class Record:
 
     def to_json(self) -> bytes:
         """The record as indented JSON, keys in a fixed order."""
-        return orjson.dumps(vars(self), option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
+        return to_json(vars(self), orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
 
     def save(self, path: str | Path) -> Path:
         """Write the record atomically and return its path."""

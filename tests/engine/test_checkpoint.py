@@ -262,11 +262,12 @@ def test_files_that_are_not_the_models_are_refused(change, error, said, saved, t
     assert not (tmp_path / "out").exists()
 
 
-def test_tensors_without_a_place_are_named_and_tied_ones_refused(saved, tmp_path):
-    source = rewritten(saved("tied"), tmp_path / "in", lambda held: held.update(extra=torch.zeros(3)))
+def test_tensors_without_a_place_are_copied_and_tied_ones_refused(saved, tmp_path):
+    source = rewritten(saved("tied"), tmp_path / "in", lambda held: held.update(extra=torch.arange(3.0)))
     out = compress_checkpoint(source, tmp_path / "out", mode="int4_sym", group_size=32, algorithm="rtn")
     lines = json.loads((out / "record.json").read_bytes())["lines"]
-    assert [line["where"] for line in lines if line["what"] == "left-out"] == ["extra"]
+    assert [line["where"] for line in lines if line["what"] == "copied"] == ["extra"]
+    assert torch.equal(tensors(out)["extra"], torch.arange(3.0))
     source = rewritten(saved("tied"), tmp_path / "twice", tied_twice)
     with pytest.raises(NeedsModel, match="shares with another"):
         compress_checkpoint(source, tmp_path / "none", mode="int4_sym", group_size=32, algorithm="rtn")

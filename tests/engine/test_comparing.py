@@ -311,3 +311,29 @@ def test_the_same_again_is_the_same_and_the_record_can_be_written(tmp_path):
     assert first.facts == second.facts and first.lines == second.lines
     assert json.loads(first.save(tmp_path / "r.json").read_text())["verb"] == "compare"
     assert fewbit.Record.from_json(first.to_json()).facts == first.facts
+
+
+def _linears():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).eval()
+
+
+def test_weights_that_a_kernel_repacked_are_counted():
+    model = _linears()
+    small = fewbit.compress_weights(model, mode="int4_sym", all_layers=True)
+    found = fewbit.compare(model, small, [torch.randn(2, 512)]).facts["bytes"]
+    assert found == {"original": 4202496, "compressed": 548864}
+    assert found["compressed"] == small.fewbit_record.facts["bytes_after"]
+
+
+@pytest.mark.parametrize(
+    "preset", ["w4a16", "w4a16_asym", "w8a16", "w8a8_dynamic", "w8a8", "w4a8_dynamic", "fp8_a16", "mxfp4", "nf4"]
+)
+def test_the_bytes_compared_are_those_of_the_record(preset):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 64), nn.Linear(64, 64)).eval()
+    items = [torch.randn(4, 3, 8, 8) for _ in range(8)]
+    small = fewbit.quantize(model, items, preset=preset)
+    found = fewbit.compare(model, small, items).facts["bytes"]
+    assert found["compressed"] == small.fewbit_record.facts["bytes_after"]
+    assert found["original"] == small.fewbit_record.facts["bytes_before"]

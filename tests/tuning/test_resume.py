@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fewbit.errors import UsageError
 from fewbit.tuning import checkpoints
 from fewbit.tuning.finetune import finetune
+from fewbit.tuning.loop import Loop
 from tuning_runs import SETTINGS, KillAt, language_model, same, texts
 
 
@@ -122,3 +123,27 @@ def test_starting_anew_is_asked_for(tmp_path):
     tuned(tmp_path / "run", max_steps=2)
     tuned(tmp_path / "run", max_steps=2, lr=0.02, resume=False)
     assert orjson.loads((tmp_path / "run" / "run.json").read_bytes())["options"]["lr"] == 0.02
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_run_that_is_stopped_while_its_last_step_is_evaluated(tmp_path, monkeypatch, old):
+    """With checkpoints every few steps and an evaluation at the end of each epoch; `old` ones lack the evaluation."""
+    settings = {"eval_every": None, "save_every": 3, "max_steps": 9, "lr": 1e-3, "schedule": "constant"}
+    whole, judge = tuned(**settings), Loop._judge
+
+    def stop(loop):
+        if loop.place.step == 9:
+            if old:
+                loop._save()
+            raise KeyboardInterrupt
+        judge(loop)
+
+    monkeypatch.setattr(Loop, "_judge", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path / "run", **settings)
+    monkeypatch.undo()
+    resumed = tuned(tmp_path / "run", **settings)
+    assert whole.fewbit_record.facts["best_step"] == 9  # the last one counts
+    assert same(resumed, whole)
+    for name in ("evaluations", "after", "best_step"):
+        assert resumed.fewbit_record.facts[name] == whole.fewbit_record.facts[name], name

@@ -17,6 +17,7 @@ from rich.text import Text
 from fewbit.data import report_text
 from fewbit.data.findings import DataReport, Progress
 from fewbit.errors import FewbitError, UsageError
+from fewbit.record import to_json
 
 T = TypeVar("T")
 
@@ -24,20 +25,60 @@ POLICY = re.compile(r"policy=\{'([\w-]+)': '(\w+)'\}")
 """How readers name a policy, as it is written in Python."""
 
 
+_UNSAFE = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+"""Control characters but for tab and newline, those that change the direction of text, and lone surrogates."""
+
+
+def safe(text: str) -> str:
+    """Text from files and models as a terminal may print it: no escape sequences, nothing that reorders it.
+
+    Each unsafe character becomes one that is seen, so that positions in styled text stay what they are.
+
+    >>> safe("a\\x1b[31mb\\x9b\\u202ec")
+    'a␛[31mb��c'
+    """
+    return _UNSAFE.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "�", text)
+
+
+class SafeConsole(Console):
+    """Prints what others wrote, names of files and layers among it, without obeying it."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As `Console.print`."""
+        super().print(*(_safe_text(each) if isinstance(each, Text) else each for each in objects), **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As `Console.render_str`, which every string goes through."""
+        return super().render_str(safe(text), **options)
+
+
+def _safe_text(text: Text) -> Text:
+    plain = safe(text.plain)
+    if plain == text.plain:
+        return text
+    found = text.copy()
+    found.plain = plain
+    found.spans = list(text.spans)
+    return found
+
+
 def stdout() -> Console:
     """Where results go. Long lines are not broken when a program reads them."""
-    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    return SafeConsole(soft_wrap=not sys.stdout.isatty(), highlight=False)
 
 
 def stderr() -> Console:
     """Where errors and progress go."""
-    return Console(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
+    return SafeConsole(stderr=True, soft_wrap=not sys.stderr.isatty(), highlight=False)
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    sys.stdout.write(orjson.dumps(value, option=options, default=str).decode() + "\n")
+    text = to_json(value, options, str).decode()
+    sys.stdout.write(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")  # only strings have any
 
 
 def show_error(error: FewbitError, *, as_json: bool) -> None:

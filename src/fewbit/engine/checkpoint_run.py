@@ -19,6 +19,7 @@ from fewbit.engine.companions import copy_companions
 from fewbit.engine.plan import Plan, WeightPlan
 from fewbit.engine.run import facts_of as plan_facts
 from fewbit.engine.solve import is_lost, note_lost
+from fewbit.engine.unknown_tensors import copy_unknown
 from fewbit.exporters._checkpoint_files import write_files
 from fewbit.model.view import ModelView
 from fewbit.modules import manifest
@@ -75,7 +76,7 @@ class CheckpointRun:
         self._view.sign(self._plan.config, record)
         laid = exporter.lay_out(model, folder, contents)
         refuse_missing(contents.missing, self._tensors)
-        self._note_unused(record, model, {*contents.weights, *(entry.name for entry in laid.entries)})
+        unused = self._unused(model, {*contents.weights, *(entry.name for entry in laid.entries)})
         with contents.begin(laid.entries, threads, self._progress):
             write_files(folder, map(contents.expected, laid.entries), shard_bytes)
         found = {w.point.name: self._solution(model, w, contents) for w in self._weights}
@@ -88,9 +89,10 @@ class CheckpointRun:
         for planned in self._weights:
             facts, name = found[planned.point.name].facts, planned.point.name
             record.note("quantized", planned.why, where=name, algorithm=planned.algorithm.name, **facts)
+        copied = copy_unknown(folder, unused, format, record)
         copy_companions(model, folder)
         record.save(folder / "record.json")
-        manifest.write(folder, format, laid.content)
+        manifest.write(folder, format, laid.content | copied)
         exporter.check(model, folder, manifest.read(folder), contents)
 
     def _begun(self) -> Record:
@@ -105,12 +107,13 @@ class CheckpointRun:
                 note_lost(record, planned, solution)
         return record
 
-    def _note_unused(self, record: Record, model: Any, used: set[str]) -> None:
-        """Name tensors of the files that the model has no place for; refuse those that it ties to another."""
-        for name in self._tensors.keys() - used:
+    def _unused(self, model: Any, used: set[str]) -> dict[str, Place]:
+        """Tensors of the files that the model class does not know; those that it ties to another are refused."""
+        found = {name: place for name, place in self._tensors.items() if name not in used}
+        for name in found:
             if name in getattr(model, "all_tied_weights_keys", {}):
                 raise NeedsModel("a tensor that the model shares with another is in the files too", where=name)
-            record.note("left-out", "the model has no place for this tensor", where=name)
+        return found
 
     def _solution(self, model: Any, planned: WeightPlan, contents: FileContents) -> Solution:
         """What is known of a weight that was written, beside the codes that stand for its own."""

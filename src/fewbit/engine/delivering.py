@@ -12,8 +12,11 @@ import torch
 
 from fewbit import registry
 from fewbit.engine.companions import copy_companions
+from fewbit.engine.formats import format_name
 from fewbit.engine.staging import made_whole, place
+from fewbit.engine.unknown_tensors import copy_unknown
 from fewbit.errors import DataError, UsageError, nearest
+from fewbit.exporters._unknown_tensors import unknown_tensors
 from fewbit.modules import manifest
 from fewbit.modules.opening import open_model
 from fewbit.schemes.config import Config
@@ -52,6 +55,7 @@ def export(
         if options.get("tokenizer") is None:
             copy_companions(model, staged)
         record = getattr(model, "fewbit_record", None)
+        content |= copy_unknown(staged, unknown_tensors(model), format_name(format), record)
         if record is not None:
             record.save(staged / "record.json")
         manifest.write(staged, format, content)

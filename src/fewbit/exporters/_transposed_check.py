@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -30,6 +30,7 @@ def compare(
     decode: Callable[[Mapping[str, Tensor], QTensor], Decoded],
     *,
     sampled: bool = False,
+    copied: Sequence[str] = (),
 ) -> None:
     """Compare a folder with a model.
 
@@ -39,13 +40,14 @@ def compare(
         suffixes: the tensors that a coded layer has in the files.
         decode: finds codes, zero points and scales in these, for a weight of this shape.
         sampled: compare one layer of each grid, and see of all else only whether it is there.
+        copied: tensors in the files that the model class does not know.
 
     Raises:
         DataError: a tensor too many or too few, a code or a bit that differs.
     """
     coded = {f"{layer}.{suffix}" for layer in parts.coded for suffix in suffixes}
     with open_files(folder) as stored:
-        faults = sorted(stored.names() ^ (coded | {entry.name for entry in parts.rest}))
+        faults = sorted(stored.names() ^ (coded | set(copied) | {entry.name for entry in parts.rest}))
         faults += [name for name in _own_names(parts) if name not in parts.names and name not in parts.tied]
         if not faults:
             rest = [] if sampled else parts.rest

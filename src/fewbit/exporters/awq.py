@@ -29,6 +29,7 @@ from fewbit.exporters._transposed_check import Decoded, compare
 from fewbit.exporters._transposed_limits import Limits, find_refusals, group_size
 from fewbit.exporters._transposed_model import save_config, take_apart
 from fewbit.exporters._transposed_words import from_words, half_scales, to_words, unsigned_codes, unsigned_zeros
+from fewbit.exporters._unknown_tensors import KEY
 from fewbit.modules.tensor_file import Entry
 from fewbit.numerics.qtensor import QTensor
 
@@ -105,7 +106,7 @@ def check(model: Any, folder: Path, manifest: Mapping[str, Any], contents: Conte
         DataError: something that differs, is missing or is too much.
     """
     parts, suffixes = take_apart(model, LIMITS, contents), ("qweight", "qzeros", "scales")
-    compare(parts, folder, suffixes, _decode, sampled=contents is not None)
+    compare(parts, folder, suffixes, _decode, sampled=contents is not None, copied=manifest.get(KEY, ()))
 
 
 def _entries(name: str, matrix: Matrix) -> Iterator[Entry]:

@@ -32,6 +32,7 @@ from fewbit.exporters._compressed_refusals import for_vllm, inner, refuse, weigh
 from fewbit.exporters._compressed_scheme import scheme_for
 from fewbit.exporters._compressed_sharing import shared_scales
 from fewbit.exporters._compressed_survey import take_survey
+from fewbit.exporters._unknown_tensors import KEY
 from fewbit.modules import huggingface
 from fewbit.modules.tensor_file import same_bits
 
@@ -123,7 +124,7 @@ def check(model: Any, folder: Path, manifest: Mapping[str, Any], contents: Conte
     config = orjson.loads((folder / "config.json").read_bytes())["quantization_config"]
     faults = [f"{name}: config.json takes it for codes" for name in survey.ignored if group_for(config, name)]
     with open_files(folder) as files:
-        left = files.names()
+        left = files.names() - set(manifest.get(KEY, ()))
         for layer, matrix in survey.layers.items():
             prefix = f"{matrix.stored}."
             mine = {name for name in left if name.startswith(prefix) and name not in survey.floats}

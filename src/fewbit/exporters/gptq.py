@@ -33,6 +33,7 @@ from fewbit.exporters._transposed_check import Decoded, compare
 from fewbit.exporters._transposed_limits import Limits, find_refusals, group_size
 from fewbit.exporters._transposed_model import Parts, save_config, take_apart
 from fewbit.exporters._transposed_words import from_words, half_scales, to_words, unsigned_codes, unsigned_zeros
+from fewbit.exporters._unknown_tensors import KEY
 from fewbit.modules.tensor_file import Entry
 from fewbit.numerics.qtensor import QTensor
 from fewbit.record import versions
@@ -116,7 +117,7 @@ def check(model: Any, folder: Path, manifest: Mapping[str, Any], contents: Conte
     """
     less = _LESS[manifest["checkpoint_format"]]
     parts, suffixes = take_apart(model, LIMITS, contents), ("qweight", "qzeros", "scales", "g_idx")
-    compare(parts, folder, suffixes, partial(_decode, less), sampled=contents is not None)
+    compare(parts, folder, suffixes, partial(_decode, less), sampled=contents is not None, copied=manifest.get(KEY, ()))
 
 
 def _entries(name: str, matrix: Matrix, less: int) -> Iterator[Entry]:

@@ -80,6 +80,15 @@ def find_tensors(folder: Path) -> dict[str, Place]:
     return found
 
 
+def tensors_in(path: Path) -> dict[str, Place]:
+    """Every tensor of one file.
+
+    Raises:
+        DataError: a header that contradicts its file.
+    """
+    return _header(path)
+
+
 def _indexed(folder: Path, index: Path) -> dict[str, Place]:
     try:
         named = dict(orjson.loads(index.read_bytes())["weight_map"])

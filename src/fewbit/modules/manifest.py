@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from fewbit.errors import DataError, UsageError
+from fewbit.modules.peft_folder import refuse_adapters
 from fewbit.record import versions
 
 NAME = "fewbit.json"
@@ -40,6 +41,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / NAME
     if not path.is_file():
+        refuse_adapters(folder)
         what = "is not a folder that fewbit exported" if folder.is_dir() else "is not a folder"
         raise UsageError(
             f"{str(folder)!r} {what}",

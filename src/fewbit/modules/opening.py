@@ -19,6 +19,7 @@ from fewbit.modules import manifest
 from fewbit.modules.huggingface import pretrained_class, quiet, read_config
 from fewbit.modules.lifting import lift
 from fewbit.modules.loading import call_factory, load_folder
+from fewbit.modules.peft_folder import refuse_adapters
 from fewbit.modules.scratch import on_disk
 from fewbit.modules.state_file import PICKLED, read_pickled, read_safetensors
 
@@ -82,6 +83,7 @@ def _folder(folder: Path, factory: Callable[[], nn.Module] | str | None) -> nn.M
         return load_folder(folder, manifest.read(folder), factory=factory)
     if (folder / "config.json").is_file():
         return _pretrained(folder)
+    refuse_adapters(folder)
     kinds = {path.suffix.lower(): str(path) for path in sorted(folder.iterdir(), reverse=True)}
     known = [".onnx", ".safetensors", ".pt2", *(() if ".onnx" in kinds else PICKLED)]  # whose weights may be a .bin
     inside = [kinds[suffix] for suffix in known if suffix in kinds]

@@ -12,6 +12,7 @@ from torch import nn
 from fewbit.data.signature import read_signature
 from fewbit.engine.staging import made_whole
 from fewbit.modules import manifest
+from fewbit.sparsity.deploying.labels import DATA, Labels, labels_of
 from fewbit.sparsity.deploying.model_files import write_graph, write_module
 from fewbit.sparsity.deploying.readme import readme
 from fewbit.sparsity.deploying.samples import Sample, items_of, samples_of, write_samples
@@ -63,12 +64,19 @@ def deploy(folder: Path, model: Any, *, dense: Any, recipe: Any, use_case: Any, 
             written = write_module(model, staged, samples, job)
         else:
             written = write_graph(model, staged, samples)
+        labels = labels_of(model, samples, job)
         _write_rest(staged, model, samples, recipe, use_case, job)
+        _write_labels(staged, labels)
         facts["speed"] += written.speed
-        text = readme(staged, written, facts, facts["speed"], job.factory)
+        text = readme(staged, written, facts, facts["speed"], job.factory, labels.source)
         (staged / "README.md").write_text(text, encoding="utf-8")
         _list_files(staged)
         facts["deployment"] = _facts(staged, written)
+    facts["labels"] = {"names": list(labels.names), "source": labels.source} if labels.source else None
+    if labels.source == DATA:
+        job.record.note("labels-from-data", labels.source, where=NAME)
+    elif labels.source and not labels.names:
+        job.record.note("labels-unknown", f"no labels are written: {labels.source}", where=NAME)
     for what, reason in written.notes:
         job.record.note(what, reason, where=NAME)
     return target
@@ -83,11 +91,15 @@ def _write_rest(folder: Path, model: Any, samples: list[Sample], recipe: Any, us
         inputs = {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in seen}
     content = {"use_case": getattr(use_case, "name", None), "inputs": inputs, **job.preprocessing}
     _write_json(folder / "preprocessing.json", content)
-    if job.classes and any("\n" in name or "\r" in name for name in job.classes):
-        _write_json(folder / "labels.json", job.classes)
-    elif job.classes:
-        (folder / "labels.txt").write_text("".join(f"{name}\n" for name in job.classes), encoding="utf-8")
     write_samples(folder, samples)
+
+
+def _write_labels(folder: Path, labels: Labels) -> None:
+    """One name per line, by output index; as JSON if a name has more than one line."""
+    if any("\n" in name or "\r" in name for name in labels.names):
+        _write_json(folder / "labels.json", labels.names)
+    elif labels.names:
+        (folder / "labels.txt").write_text("".join(f"{name}\n" for name in labels.names), encoding="utf-8")
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -24,6 +24,7 @@ from fewbit.sparsity.own_samples import all_samples, own_samples
 from fewbit.sparsity.picture_range import picture_range
 from fewbit.sparsity.said import Said
 from fewbit.sparsity.use_cases._base import UseCase
+from fewbit.tuning.class_names import classes_of_data
 from fewbit.tuning.configuring import as_config, for_model
 
 _ANSWERS = ("label", "labels", "boxes", "mask", "masks", "start_positions")
@@ -104,7 +105,7 @@ def gather(
         made,
         judged,
         calibration,
-        made.open("train").classes if isinstance(made, DatasetConfig) else None,
+        classes_of_data(made.open("train"), use_case.task) if isinstance(made, DatasetConfig) else None,
         _preprocessing(made, use_case, network, said.own),
     )
 

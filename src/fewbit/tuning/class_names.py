@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -88,10 +89,24 @@ def classes_of_data(dataset: Dataset, task: str | None) -> list[str] | None:
 
 def own_names(model: nn.Module) -> list[str] | None:
     """The names of a model's classes in the order of their numbers; none if it only numbers them."""
-    names: Any = getattr(getattr(model, "config", None), "id2label", None)
-    if not names or all(str(name) == f"LABEL_{number}" for number, name in names.items()):
+    return read_names(getattr(getattr(model, "config", None), "id2label", None))
+
+
+def read_names(names: Any) -> list[str] | None:
+    """Label names from a mapping like `id2label`, sorted by index; `None` if it is not one, or names are generic.
+
+    >>> read_names({"1": "dog", "0": "cat"}), read_names({0: "LABEL_0", 1: "LABEL_1"}), read_names({0: "a", 2: "b"})
+    (['cat', 'dog'], None, None)
+    """
+    if not isinstance(names, Mapping) or not names:
         return None
-    return [str(name) for _, name in sorted(names.items())]
+    try:
+        found = {int(number): str(name) for number, name in names.items()}
+    except (TypeError, ValueError):
+        return None
+    if sorted(found) != list(range(len(found))) or all(name == f"LABEL_{n}" for n, name in found.items()):
+        return None
+    return [found[number] for number in range(len(found))]
 
 
 def name_classes(model: nn.Module, classes: list[str] | None, task: str) -> bool:

@@ -128,6 +128,7 @@ def finetune(
             factory=factory,
             pruning=pruning,
             remarks={what: why for what, why in said.items() if why is not None},
+            source=str(home) if opened else None,
         )
         return job.run(model, task, copied=opened)
 

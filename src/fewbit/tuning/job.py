@@ -17,8 +17,10 @@ from torch import nn
 from fewbit.backends.eager.copying import copied as sharing_copy
 from fewbit.data.findings import Progress
 from fewbit.errors import UsageError
+from fewbit.modules.peft_folder import how_to_load
 from fewbit.record import Record
 from fewbit.tuning import checkpoints, randomness, run_folder
+from fewbit.tuning.adapter_files import refuse_unsavable
 from fewbit.tuning.calling import to_device
 from fewbit.tuning.choosing import find_objective, find_task
 from fewbit.tuning.class_names import check_classes, name_classes
@@ -60,6 +62,7 @@ class Job:
         factory: what builds the model.
         pruning: takes weights out on the way.
         remarks: what the record is to say of what was assumed, by what it is about.
+        source: the path that the model was opened from, if it was one.
     """
 
     machine: Machine
@@ -74,6 +77,7 @@ class Job:
     factory: str | None
     pruning: Pruning | None
     remarks: Mapping[str, str]
+    source: str | None = None
 
     def run(self, model: nn.Module, task: str | None, *, copied: bool) -> nn.Module:
         """Check, train, write."""
@@ -84,6 +88,8 @@ class Job:
         look(self.data.train, model, chosen, "training")
         if self.data.validation is not None:
             look(self.data.validation, model, chosen, "validation")
+        if self.folder is not None and "merge" in getattr(self.how, "OPTIONS", ()) and not options.merge:
+            refuse_unsavable(model, options)
         checkpoint = self._begin(model, name)
         record = Record("finetune", {"method": self.method, "task": name, "options": options.to_dict()})
         record.facts["classes"] = self.data.classes
@@ -120,8 +126,10 @@ class Job:
         if self.folder is not None:
             if machine.is_first:
                 record.facts["written_as"] = deliver(
-                    model, self.folder, tokenizer=self.data.tokenizer, factory=self.factory
+                    model, self.folder, tokenizer=self.data.tokenizer, factory=self.factory, source=self.source
                 )
+                if record.facts["written_as"] == "peft":
+                    record.note("adapters-apart", how_to_load(self.folder), where=str(self.folder))
                 record.save(self.folder / "record.json")
             machine.wait()
         return model

@@ -111,6 +111,8 @@ class Loop:
                     break
             place.epoch, place.offset = place.epoch + 1, 0
         self._flush()
+        if 0 < place.step != place.judged:  # a checkpoint of the last step that was saved before its evaluation
+            self._judge()
         if place.step == 0:
             raise DataError("the training data has no batch", code="no-samples", expected="at least one")
         if self.evaluator is not None and options.keep_best and place.best_step not in (None, place.step):
@@ -145,7 +147,8 @@ class Loop:
             ends = place.step == self.total
             if len(self._pending) >= self.options.log_every:
                 self._flush()
-            if self.options.eval_every is not None and (place.step % self.options.eval_every == 0 or ends):
+            # The last step is evaluated before it is saved: a run that goes on from it has nothing left to do.
+            if ends or (self.options.eval_every is not None and place.step % self.options.eval_every == 0):
                 self._judge()
             ends = ends or place.done
             if self.options.save_every is not None and (place.step % self.options.save_every == 0 or ends):

@@ -41,6 +41,7 @@ from fewbit.model.streaming import Stream, Turn
 from fewbit.model.structure import Structure
 from fewbit.model.watch import Watch
 from fewbit.modules.activation import ActivationQuantizer
+from fewbit.modules.description import parts_of
 from fewbit.modules.fast_paths import close_fast_path
 from fewbit.modules.quantized import Quantized, clear_weight, float_weight, make_quantized, set_weight
 from fewbit.modules.tensor_file import digest as tensor_digest
@@ -84,13 +85,17 @@ class EagerView:
         return [name for name, module in self._model.named_modules() if isinstance(module, Quantized)]
 
     def size(self) -> int:
-        """Bytes of all parameters, codes included, shared ones once."""
+        """Bytes of all parameters, codes included, shared ones once; those that a kernel repacked as they are saved."""
         tensors: dict[object, Tensor] = {}
+        repacked = 0
         for module in self._model.modules():
+            if isinstance(module, Quantized) and module.kernel is not None and module.kernel.takes:
+                parts = parts_of(module.coded["weight"])
+                repacked += sum(parts[part].nbytes for part in module.kernel.takes if part in parts)
             codes = module.kept_buffers() if isinstance(module, Quantized) else ()
             kept = [*module._parameters.values(), *(module._buffers.get(name) for name in codes)]
             tensors.update({identity(tensor): tensor for tensor in kept if tensor is not None and not is_lazy(tensor)})
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        return repacked + sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
     def digest(self) -> str:
         """A hash of every parameter and buffer."""

@@ -17,7 +17,9 @@ from torch import nn
 from fewbit import registry
 from fewbit.engine.companions import copy_companions
 from fewbit.engine.delivering import load
+from fewbit.engine.unknown_tensors import copy_unknown
 from fewbit.errors import DataError
+from fewbit.exporters._unknown_tensors import unknown_tensors
 from fewbit.modules import manifest
 from fewbit.modules.freezing import freeze
 from fewbit.modules.huggingface import is_pretrained, quiet
@@ -61,6 +63,7 @@ def write_module(model: nn.Module, folder: Path, samples: Sequence[Sample], job:
         with quiet(sys.modules["transformers"]):
             saved.save_pretrained(folder)
         copy_companions(model, folder)
+        copy_unknown(folder, unknown_tensors(model), "huggingface", job.record)
     else:
         _export(model, folder, job, small)
     written.bfloat16 = any(sample.is_bfloat16 for sample in samples)
@@ -85,6 +88,7 @@ def _export(model: nn.Module, folder: Path, job: Job, small: bool) -> None:
     factory = job.factory if job.factory is not None and registry.is_reference(job.factory) else None
     content = exporter.write(model, folder, compact=small, factory=factory)
     copy_companions(model, folder)
+    content |= copy_unknown(folder, unknown_tensors(model), "safetensors", job.record)
     manifest.write(folder, "safetensors", content)
     exporter.check(model, folder, manifest.read(folder))
 

@@ -28,7 +28,14 @@ _ABOUT = {
 }
 
 
-def readme(folder: Path, written: Written, record: Mapping[str, Any], speed: Sequence[str], factory: str | None) -> str:
+def readme(
+    folder: Path,
+    written: Written,
+    record: Mapping[str, Any],
+    speed: Sequence[str],
+    factory: str | None,
+    labels: str = "",
+) -> str:
     """The text.
 
     Args:
@@ -37,6 +44,7 @@ def readme(folder: Path, written: Written, record: Mapping[str, Any], speed: Seq
         record: the facts of the run: `use_case`, `before`, `after`.
         speed: what may be said of it, a sentence each.
         factory: `"file.py:function"` that builds the model, if there is one.
+        labels: where the label names were taken from.
     """
     sections = [
         f"# Sparse model: {str(record.get('use_case', 'custom')).replace('_', ' ')}",
@@ -44,7 +52,7 @@ def readme(folder: Path, written: Written, record: Mapping[str, Any], speed: Seq
         *_figures(record),
         *(["## Speed", *(f"- {line}" for line in speed)] if speed else []),
         *_checked(written),
-        *_files(folder),
+        *_files(folder, labels),
     ]
     return "\n\n".join(_joined(sections)) + "\n"
 
@@ -130,7 +138,7 @@ def _checked(written: Written) -> list[str]:
     return ["## Checked", *(lines or ["- there were no samples to check it by"])]
 
 
-def _files(folder: Path) -> list[str]:
+def _files(folder: Path, labels: str) -> list[str]:
     rows = ["| file | bytes | |", "|---|---:|---|"]
     for path in sorted(folder.iterdir()):
         if path.is_dir():
@@ -141,6 +149,8 @@ def _files(folder: Path) -> list[str]:
             rows.append(f"| {path.name}/ | {sum(each.stat().st_size for each in inside):,} | {about} |")
         elif path.name != "README.md":
             about = _ABOUT.get(path.name, "")
+            if path.stem == "labels" and labels:
+                about += f" ({labels})"
             if path.name.endswith(SUFFIX) and path.name != ARCHIVE:
                 about = "the weights, zeros left out"
             rows.append(f"| {path.name} | {path.stat().st_size:,} | {about} |")
