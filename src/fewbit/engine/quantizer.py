@@ -17,6 +17,7 @@ from fewbit.engine.fitting import without_input
 from fewbit.engine.joining import by_the_first
 from fewbit.engine.mix import Mix
 from fewbit.engine.mixing import settle_mix
+from fewbit.engine.nothing_quantized import require_something_planned
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
@@ -136,7 +137,9 @@ class ModelQuantizer:
             probe(view, dataset, options.batch_size)
         self.record = Record("quantize")
         if self._mix is not None:
-            refuse_weights(view, make_plan(view, self._mix.config))
+            planned = make_plan(view, self._mix.config)
+            require_something_planned(view, planned)
+            refuse_weights(view, planned)
             evidence = Evidence(dataset, samples, options.batch_size, statistics, progress or Progress())
             # Of several workers one chooses: a GPU may add up gradients in another order, and all must plan the same.
             settled = by_the_first(settle_mix)(view, self._mix, evidence, refuse or (lambda plan: None))

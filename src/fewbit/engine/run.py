@@ -20,6 +20,7 @@ from fewbit.engine.block_tuning import refuse_untunable
 from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.joining import is_first, joined
+from fewbit.engine.nothing_quantized import require_something_planned, require_something_quantized
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.rotating import JUDGES, rotate, rotations
@@ -79,11 +80,13 @@ def execute(
         A view of the result: the one given, whose model was changed, or another.
 
     Raises:
-        UsageError: static activations without data, every one of them named; statistics for activations, or of a graph.
+        UsageError: nothing to quantize, or nothing that was quantized; static activations without data, every one of
+            them named; statistics for activations, or of a graph.
         DataError: an empty dataset, a value that is not finite.
     """
     options = options or Options()
     progress = progress if is_first() else Progress()
+    require_something_planned(view, plan)
     require_data(plan, dataset)
     refuse_untunable(view, plan, data=dataset is not None)
     _refuse_statistics(view, plan, statistics)
@@ -100,8 +103,6 @@ def execute(
         with places.told():
             fed = iter(()) if taken is None else places.inputs(taken, view.signature(), options.batch_size)
             plan = rotate(view, plan, rotating, list(islice(fed, JUDGES)), record)
-    if not plan.weights and not plan.activations:
-        record.note("nothing-quantized", "the configuration and the model have nothing in common to quantize")
     for kept in plan.kept:
         record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
     for where, what in plan.notes:
@@ -141,6 +142,7 @@ def execute(
         record.lines += taken.record.lines
     for where, what in view.notes:
         record.note("run", what, where=where)
+    require_something_quantized(record)
     return view
 
 
