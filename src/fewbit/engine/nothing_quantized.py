@@ -16,6 +16,8 @@ from fewbit.record import Record
 
 _CHANGED = frozenset(("quantized", "activation", "stored", "pruned"))
 """Lines of a record that say of a tensor that it was quantized or pruned."""
+_DOUBTS = ("dtype-unscaled",)
+"""Lines about the data that may explain why rounding loses too much."""
 _REASONS, _NAMES = 3, 4
 
 
@@ -53,10 +55,11 @@ def require_something_quantized(record: Record) -> None:
     """
     if any(line["what"] in _CHANGED for line in record.lines):
         return
+    doubts = [line["reason"] for line in record.lines if line["what"] in _DOUBTS]
     left = ((line["reason"], line["where"] or "") for line in record.lines if line["what"] in ("float", "not-reached"))
     raise UsageError(
         "nothing was quantized: every layer stayed in float",
-        where=_grouped(left),
+        where="; ".join([_grouped(left), *doubts]),
         expected="at least one quantized weight or activation",
         try_="calibration samples that reach the layers; more bits where rounding loses too much; for an ONNX model "
         "whose layers cost more in integers, compress_weights (fewbit compress), or price=inf (--price inf)",

@@ -15,6 +15,7 @@ from fewbit.data.text import as_inputs
 from fewbit.engine.evidence import Evidence
 from fewbit.engine.fitting import without_input
 from fewbit.engine.joining import by_the_first
+from fewbit.engine.measuring import warn_if_broken
 from fewbit.engine.mix import Mix
 from fewbit.engine.mixing import settle_mix
 from fewbit.engine.nothing_quantized import require_something_planned
@@ -91,7 +92,7 @@ class ModelQuantizer:
             UsageError: a static activation without data, a name in the configuration that matches nothing.
             DataError: an empty loader, inputs the model does not take, a value that is not finite.
         """
-        return self.quantize_view(
+        made = self.quantize_view(
             view_of(model),
             dataloader,
             model=model,
@@ -99,7 +100,10 @@ class ModelQuantizer:
             samples=samples,
             progress=progress,
             options=Options(batch_size=batch_size),
+            measured=True,
         ).native()
+        warn_if_broken(self.record)
+        return made
 
     @torch.inference_mode(False)  # blocks are tuned by gradients, and what is made is to be used outside of that mode
     def quantize_view(
@@ -115,6 +119,7 @@ class ModelQuantizer:
         work: Path | None = None,
         statistics: Path | None = None,
         refuse: Callable[[Plan], None] | None = None,
+        measured: bool = False,
     ) -> ModelView:
         """The same for a model that is open already, and with everything a run can be told; see `run.execute`.
 
@@ -161,6 +166,7 @@ class ModelQuantizer:
             options=options,
             work=work,
             statistics=statistics,
+            measured=measured,
         )
         view.sign(self.config, self.record)
         return view
