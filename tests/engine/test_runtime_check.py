@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ONNX Runtime computes, compared with what the file says."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import fewbit
+from fewbit.backends.graph.as_written import in_float
 from fewbit.backends.graph.view import GraphView
 from fewbit.cli import _summary
 from fewbit.engine.measuring import measure, reference_on
@@ -168,6 +171,20 @@ def mlp():
     return proto(nodes, tensors, ["n", 64])
 
 
+def test_integer_convolutions_are_what_the_file_says():
+    model = fewbit.quantize(narrow_conv(), preset="w8a8_dynamic")
+    view = GraphView.of(model)
+    assert "ConvInteger" in operators(view.model) and "ConvInteger" not in operators(in_float(view.model))
+    (wanted,), (found,) = list(view_of(narrow_conv()).answers(inputs(1))), list(view.answers_as_written(inputs(1)))
+    assert sqnr([wanted], [found]) > 25
+
+
+def narrow_conv():
+    drawn = np.random.default_rng(0).normal(size=(CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["input", "w"], ["out"], name="conv", pads=[1, 1, 1, 1], kernel_shape=[3, 3])]
+    return proto(nodes, {"w": drawn}, ["n", CHANNELS, 4, 4])
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -178,8 +195,6 @@ def mlp():
     ids=["static", "dynamic", "weights"],
 )
 def test_every_onnx_run_with_data_is_checked(made):
-    import json
-
     drawn = np.random.default_rng(3).normal(size=(20, 1, 64)).astype(np.float32)
     model = made([{"input": item} for item in drawn])
     facts = json.loads({each.key: each.value for each in model.metadata_props}["fewbit"])
@@ -187,10 +202,15 @@ def test_every_onnx_run_with_data_is_checked(made):
     assert facts["answers"]["samples"] == 4 and facts["answers"]["kept_aside"]
 
 
+def operators(model):
+    return {node.op_type for node in model.graph}
+
+
 def test_integer_products_are_what_the_file_says():
     """Without graph optimizations MatMulInteger would still be computed by a kernel whose sums may saturate."""
     items = [{"input": np.full((1, 64), 255.0, np.float32)}]
     made = fewbit.quantize(mlp(), preset="w8a8_dynamic")
     view = GraphView.of(made)
+    assert "MatMulInteger" in operators(view.model) and "MatMulInteger" not in operators(in_float(view.model))
     (wanted,), (found,) = list(view_of(mlp()).answers(items)), list(view.answers_as_written(items))
     assert sqnr([wanted], [found]) > 25

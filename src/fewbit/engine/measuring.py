@@ -72,14 +72,19 @@ class Reference:
 
 
 class Enough:
-    """Says of held-out items whether one more is taken."""
+    """Says of held-out items whether one more is taken.
 
-    def __init__(self, samples: int = SAMPLES):
-        self._samples, self._bytes, self._most = 0, 0, samples
+    Args:
+        named: the inputs of an item by name: of texts fewer are taken.
+    """
+
+    def __init__(self, named: Mapping[str, Any]):
+        self._samples, self._bytes = 0, 0
+        self._most = SAMPLES if Question(None, named, "").tokens() is None else _TEXTS
 
     def take(self, item: Item) -> bool:
         """Whether to take this item."""
-        if self._samples and (self._samples >= self._most or self._bytes >= _BYTES):
+        if self.full:
             return False
         self._samples += count_samples(item)
         self._bytes += sum(leaf.nbytes for _, leaf in flatten(item) if is_tensor(leaf))
@@ -226,8 +231,7 @@ def _taken(items: Iterable[Item], signature: Signature) -> tuple[list[tuple[int,
     enough: Enough | None = None
     for number, item in enumerate(items):
         if enough is None:
-            texts = Question(item, named_inputs(item, signature), "").tokens() is not None
-            enough = Enough(_TEXTS if texts else SAMPLES)
+            enough = Enough(named_inputs(item, signature))
         if is_held_out(number):
             if enough.take(item):
                 kept.append((number, item))

@@ -56,8 +56,8 @@ def check_runtime(result: Any, reference: Reference, run: Sequence[list[Tensor]]
     runs = "not finite" if as_run is None else f"{as_run:.1f} dB"
     record.note(
         "runtime-differs",
-        f"ONNX Runtime does not compute what the file says: SQNR {runs} as it runs here, {as_written:.1f} dB as written "
-        f"(without graph optimizations), on {len(items)} item{'s' if len(items) > 1 else ''}; cause: {causes}",
+        f"ONNX Runtime does not compute what the file says: SQNR {runs} as it runs here, {as_written:.1f} dB as "
+        f"written (without graph optimizations), on {len(items)} item{'s' if len(items) > 1 else ''}; cause: {causes}",
         requantized=layers,
     )
 

@@ -160,7 +160,7 @@ class Calibrated:
         view.leave(self._forbidden)
         self._teachers: list[Any] = []
         self._judges: list[Any] = []
-        self._enough = Enough()
+        self._enough: Enough | None = None
         self._facts: dict[str, dict[str, Any]] = {}
         self._planned = {user: w for w in plan.weights for user in w.point.users or (w.point.name,)}
         self.weights = view.points(lambda p: p.role is Role.weight and p.name in self._planned)
@@ -330,6 +330,7 @@ class Calibrated:
     def _keeping(self, items: Iterable[Any]) -> Iterator[Any]:
         """Pass items on, and keep a few: to measure harm with, and, of those kept aside, to judge the result."""
         for index, item in enumerate(items):
+            self._enough = self._enough or Enough(item)
             if not is_held_out(index):
                 if len(self._teachers) < FEW:
                     self._teachers.append(item)

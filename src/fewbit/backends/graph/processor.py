@@ -25,7 +25,7 @@ def saturates() -> bool | None:
 def lacks_vnni(machine: str, cpuinfo: str) -> bool | None:
     """The same from the name of the architecture and the text of /proc/cpuinfo.
 
-    >>> lacks_vnni("x86_64", "flags : fpu avx2"), lacks_vnni("x86_64", "flags : fpu avx_vnni"), lacks_vnni("aarch64", "")
+    >>> lacks_vnni("x86_64", "flags : fpu avx2"), lacks_vnni("x86_64", "flags : avx_vnni"), lacks_vnni("aarch64", "")
     (True, False, False)
     """
     if machine.lower() not in _X86:
