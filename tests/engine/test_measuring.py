@@ -157,6 +157,8 @@ def test_boxes_of_a_detector_are_no_classes():
 def test_outputs_without_a_choice_are_judged_by_their_error():
     wanted = [[torch.tensor([[float(i + 1)]])] for i in range(5)]
     assert not is_broken(measured(wanted, [[1.1 * a] for (a,) in wanted]))
+    wanted[0] = [torch.tensor([[0.001]])]  # far off in relation to itself, not to the others
+    assert not is_broken(measured(wanted, [[a + 0.1] for (a,) in wanted]))
     assert is_broken(measured(wanted, [[0 * a] for (a,) in wanted]))
 
 

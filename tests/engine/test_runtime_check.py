@@ -14,7 +14,8 @@ from fewbit.backends.graph.view import GraphView
 from fewbit.cli import _summary
 from fewbit.engine.measuring import measure, reference_on
 from fewbit.engine.run import view_of
-from fewbit.engine.runtime_check import check_runtime, sqnr
+from fewbit.engine.runtime_check import check_runtime
+from fewbit.engine.sqnr import sqnr
 from fewbit.record import Record
 
 CHANNELS = 8

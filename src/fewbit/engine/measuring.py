@@ -24,6 +24,7 @@ from fewbit.engine.judging_tokens import scores_of
 from fewbit.engine.nearness import nearness
 from fewbit.engine.pairing import Pair
 from fewbit.engine.questions import Question, named_inputs
+from fewbit.engine.sqnr import sqnr
 from fewbit.errors import BrokenResultWarning
 from fewbit.model.view import Item, ModelView
 from fewbit.record import Record
@@ -35,7 +36,7 @@ _BYTES = 64 << 20  # of inputs and of outputs; at least one item is taken
 _AGREEMENT = 0.8  # below it a result is broken
 _TIE, _UNSURE = 0.01, 0.05
 """Relative errors below which a top-1 disagreement is a near tie: of scores, and of outputs that may be none."""
-_ERROR = 0.5  # the relative error of a broken result, if its outputs have no top-1 choice
+_SQNR = 3.0  # dB: below it a result is broken, if its outputs have no top-1 choice
 _WORST = 3
 
 
@@ -164,13 +165,14 @@ def measure(view: ModelView, reference: Reference, record: Record) -> list[list[
     same, scores = _top1(reference, found)
     if same is not None:
         facts["agreement"] = same
+    facts["sqnr_db"] = sqnr(reference.outputs, found)
     record.facts["answers"] = facts
     if not all(_is_finite(output) for outputs in found for output in outputs):
         record.note("broken", f"its outputs are not finite numbers, {on_samples(facts)}", worst=worst_layers(record))
     elif any(a.shape != b.shape for ours, theirs in zip(reference.outputs, found) for a, b in zip(ours, theirs)):
         record.note("output-shapes-differ", "the quantized model's outputs have other shapes: they are not compared")
-    elif reason := _reason(same, facts, scores=scores):
-        record.note("broken", reason, worst=worst_layers(record))
+    elif why := _reason(same, facts, scores=scores):
+        record.note("broken", why, worst=worst_layers(record))
     return found
 
 
@@ -186,9 +188,9 @@ def on_samples(facts: Mapping[str, Any]) -> str:
 
 def _reason(same: float | None, facts: Mapping[str, Any], *, scores: bool) -> str | None:
     """Why a result does not work, if it does not."""
-    error = facts["error"]
+    error, ratio = facts["error"], facts["sqnr_db"]
     if same is None:
-        return f"relative error {error:.2g} {on_samples(facts)}" if error > _ERROR else None
+        return f"SQNR {ratio:.1f} dB {on_samples(facts)}" if ratio is not None and ratio < _SQNR else None
     if same < _AGREEMENT and error > (_TIE if scores else _UNSURE):
         return f"agreement with the original {same:.1%} {on_samples(facts)}, relative error {error:.2g}"
     return None

@@ -8,17 +8,18 @@ quantize float layers again, and 8-bit sums saturate on some processors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite, log10
+from math import inf
 from typing import Any
 
 from torch import Tensor
 
 from fewbit.engine.measuring import Reference
+from fewbit.engine.sqnr import sqnr
 from fewbit.record import Record
 
 _ITEMS = 8  # items that are evaluated both ways; without optimizations a model is slow
 _DIFFERENCE = 1.0  # dB
-_FINE, _MOST = 60.0, 200.0  # dB: both above this is no difference; more than this is not told
+_FINE = 60.0  # dB: above it no difference matters
 _NAMED = 4
 
 
@@ -60,28 +61,6 @@ def check_runtime(result: Any, reference: Reference, run: Sequence[list[Tensor]]
         f"written (without graph optimizations), on {len(items)} item{'s' if len(items) > 1 else ''}; cause: {causes}",
         requantized=layers,
     )
-
-
-def sqnr(wanted: Sequence[list[Tensor]], found: Sequence[list[Tensor]]) -> float | None:
-    """The signal-to-quantization-noise ratio in dB, the mean over outputs; `None` if outputs are not finite.
-
-    Outputs of other shapes, and those that are no floats or all zero, are left out.
-
-    >>> import torch
-    >>> sqnr([[torch.tensor([10.0])]], [[torch.tensor([11.0])]])
-    20.0
-    """
-    signal: dict[int, float] = {}
-    noise: dict[int, float] = {}
-    for ours, theirs in zip(wanted, found):
-        for index, (a, b) in enumerate(zip(ours, theirs)):
-            if a.shape == b.shape and a.is_floating_point() and a.numel():
-                signal[index] = signal.get(index, 0.0) + float(a.double().square().sum())
-                noise[index] = noise.get(index, 0.0) + float((b.double() - a.double()).square().sum())
-    shares = [noise[index] / signal[index] for index in signal if signal[index] > 0]
-    if not shares or not all(map(isfinite, shares)):
-        return None
-    return min(_MOST, -10 * log10(max(sum(shares) / len(shares), 1e-30)))
 
 
 def _causes(result: Any) -> tuple[str, list[str]]:
