@@ -86,7 +86,7 @@ def carry_out(
             work=deliver.work,
             statistics=statistics,
             refuse=partial(deliver.refuse, view),
-            measured=True,
+            checked=True,
         )
         quantizer.record.facts |= {"model": model, "data": given.data}
         if opened is not None:

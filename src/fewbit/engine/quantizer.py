@@ -100,7 +100,7 @@ class ModelQuantizer:
             samples=samples,
             progress=progress,
             options=Options(batch_size=batch_size),
-            measured=True,
+            checked=True,
         ).native()
         warn_if_broken(self.record)
         return made
@@ -119,11 +119,12 @@ class ModelQuantizer:
         work: Path | None = None,
         statistics: Path | None = None,
         refuse: Callable[[Plan], None] | None = None,
-        measured: bool = False,
+        checked: bool = False,
     ) -> ModelView:
         """The same for a model that is open already, and with everything a run can be told; see `run.execute`.
 
-        `refuse` is asked about what a mix may become, before the model is run to find that out.
+        `refuse` is asked about what a mix may become, before the model is run to find that out. `checked` is for the
+        results that users get; one stage of several may leave every layer in float, and need not work yet.
         """
         options = options or Options()
         if "place" in view.can:
@@ -166,7 +167,7 @@ class ModelQuantizer:
             options=options,
             work=work,
             statistics=statistics,
-            measured=measured,
+            checked=checked,
         )
         view.sign(self.config, self.record)
         return view

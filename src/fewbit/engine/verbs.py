@@ -106,7 +106,7 @@ def quantize(
         progress=progress,
         options=options,
         work=deliver.work,
-        measured=True,
+        checked=True,
     )
     made = deliver(quantizer, result)
     warn_if_broken(quantizer.record)
@@ -202,7 +202,7 @@ def compress_weights(
         progress=progress,
         options=options,
         work=deliver.work,
-        measured=True,
+        checked=True,
         statistics=None if statistics is None else Path(statistics).expanduser(),
         refuse=partial(deliver.refuse, view),
     )
