@@ -70,6 +70,10 @@ class MissingLibrary(FewbitError):
     exit_code = 2
 
 
+class BrokenResultWarning(UserWarning):
+    """A quantized model was measured on held-out samples and does not work: its outputs are not the original's."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence for a name that is not known: the near matches first, then everything there is.
 

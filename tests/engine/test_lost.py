@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that are better left alone: too few to save anything, or with codes that would lose what they answer."""
 
+import pytest
 import torch
 from torch import nn
 
 import fewbit
 from fewbit.engine.planning import make_plan
 from fewbit.engine.run import view_of
+from fewbit.errors import UsageError
 from fewbit.schemes.modes import compression_config
 
 
@@ -32,13 +34,18 @@ def test_a_small_weight_of_a_small_model_is_no_trifle():
 
 def test_codes_that_lose_what_a_layer_answers_are_not_taken():
     """The inputs of the few large weights are silent: what the small ones answer is lost to the large ones' scale."""
-    model = nn.Sequential(nn.Linear(64, 32, bias=False)).eval()
+    model = nn.Sequential(nn.Linear(64, 32, bias=False), nn.Linear(32, 32)).eval()
     with torch.no_grad():
         model[0].weight.mul_(1e-4)
         model[0].weight[:, :8] = 20.0
     draw = torch.Generator().manual_seed(0)
     items = [torch.cat([torch.zeros(8, 8), torch.randn(8, 56, generator=draw)], 1) for _ in range(10)]
     made = fewbit.compress_weights(model, mode="int8_sym", dataset=items)
-    assert "more than half" in lines(made, "float")[0]["reason"] and not lines(made, "quantized")
-    assert torch.equal(made(items[0]), model(items[0]))
-    assert made.fewbit_record.facts["bytes_after"] == made.fewbit_record.facts["bytes_before"]
+    assert "more than half" in lines(made, "float")[0]["reason"]
+    assert [line["where"] for line in lines(made, "quantized")] == ["1.weight"]
+    assert torch.equal(made[0](items[0]), model[0](items[0]))
+    facts, packed = made.fewbit_record.facts, 32 * 32 + 32 * 4
+    assert facts["bytes_before"] - facts["bytes_after"] == 32 * 32 * 4 - packed
+    with pytest.raises(UsageError, match="nothing was quantized: every layer stayed in float") as caught:
+        fewbit.compress_weights(model[:1], mode="int8_sym", dataset=items)
+    assert "more than half" in caught.value.where and "0.weight" in caught.value.where

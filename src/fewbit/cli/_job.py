@@ -86,6 +86,7 @@ def carry_out(
             work=deliver.work,
             statistics=statistics,
             refuse=partial(deliver.refuse, view),
+            checked=True,
         )
         quantizer.record.facts |= {"model": model, "data": given.data}
         if opened is not None:
@@ -99,8 +100,12 @@ def carry_out(
 
 
 def tell(record: Record, out: Path, after: str, *, as_json: bool) -> int:
-    """Print what became of a model, for people or as JSON; the exit code. Of several workers the first one does."""
+    """Print what became of a model, for people or as JSON; the exit code. Of several workers the first one does.
+
+    The exit code is 1 if the result was measured and does not work.
+    """
     from fewbit.engine.joining import is_first
+    from fewbit.engine.measuring import is_broken
 
     if not is_first():
         return 0
@@ -108,8 +113,8 @@ def tell(record: Record, out: Path, after: str, *, as_json: bool) -> int:
         _output.print_json({"output": str(out), **vars(record)})
     else:
         for line in (*_summary.lines(record), *_written.lines(out.expanduser()), f"in {out}; {after}"):
-            _output.stdout().print(line, markup=False)
-    return 0
+            _output.stdout().print(line, markup=False, style="bold red" if line.startswith(_summary.BROKEN) else None)
+    return 1 if is_broken(record) else 0
 
 
 def _loading(out: Path, model: str, factory: str | None) -> str:

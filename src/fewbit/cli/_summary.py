@@ -12,11 +12,13 @@ from rich.filesize import decimal
 
 from fewbit.record import Record
 
-_COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside", "format")
-_WARNED = ("dtype-unscaled", "accuracy-missed")
+_COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside", "format", "broken")
+_WARNED = ("dtype-unscaled", "accuracy-missed", "runtime-differs")
 """Lines that come first: what they tell of makes the whole result doubtful."""
 _NAMED, _REASONS = 3, 4
 """Of so many places, and of so many reasons of a kind, the words are printed; the record has them all."""
+BROKEN = "BROKEN: "
+"""How the line begins that says of a result that it does not work; it is printed in red."""
 _LONG = 56
 """Characters of a name: TensorFlow joins those of all nodes it made one of."""
 _MUCH, _LITTLE = 5, 1e-3
@@ -34,6 +36,7 @@ def lines(record: Record) -> Iterator[str]:
     1 weights quantized, 5 left in float: 8.0 kB → 2.0 kB (4.00× smaller)
       float: it is excluded (a, b, c and 2 more)
     """
+    yield from _broken(record)
     yield from _warnings(record)
     counts = Counter(line["what"] for line in record.lines)
     before, after = record.facts["bytes_before"], record.facts["bytes_after"]
@@ -51,6 +54,17 @@ def lines(record: Record) -> Iterator[str]:
         yield f"  {count} layers run on this machine by {name or 'their own forward'}"
     yield from _placed(record.facts)
     yield from _reasons(record)
+
+
+def _broken(record: Record) -> Iterator[str]:
+    for line in record.lines:
+        if line["what"] == "broken":
+            yield f"{BROKEN}the result does not work: {line['reason']}"
+            ignore = " ".join(f"--ignore {name}" for name in line.get("worst") or ())
+            yield (
+                "  try: more bits (quantize --preset w8a16, compress --mode int8_asym)"
+                + (f", or leave the layers in float that lost most: {ignore}" if ignore else "")
+            )
 
 
 def _warnings(record: Record) -> Iterator[str]:
@@ -74,7 +88,25 @@ def _placed(facts: Mapping[str, Any]) -> Iterator[str]:
     if "expected_speedup" in facts:
         yield f"  expected: {facts['expected_speedup']:.2f}× as fast, error {_share(facts['expected_error'])}"
     if answers is not None:
-        yield f"  measured: {_measured(answers)}"
+        yield (
+            f"  measured: {_measured(answers)}"
+            if "samples" not in answers or "expected_speedup" in facts
+            else f"  {_agreement(answers)}"
+        )
+
+
+def _agreement(answers: Mapping[str, Any]) -> str:
+    """How near the outputs of a model are to the original's.
+
+    >>> _agreement({"samples": 8, "kept_aside": True, "agreement": 0.995, "error": 0.0123})
+    'measured on 8 held-out samples: agreement 99.5%, relative error 0.012'
+    """
+    kind = "held-out" if answers["kept_aside"] else "calibration"
+    count, same = answers["samples"], answers["agreement"]
+    places = f" ({answers['positions']} positions)" if "positions" in answers else ""
+    parts = [] if same is None else [f"agreement {same:.1%}"]
+    told = f"measured on {count} {kind} sample{'' if count == 1 else 's'}{places}: "
+    return told + ", ".join([*parts, f"relative error {answers['error']:.2g}"])
 
 
 def _measured(answers: Mapping[str, Any]) -> str:

@@ -15,8 +15,10 @@ from fewbit.data.text import as_inputs
 from fewbit.engine.evidence import Evidence
 from fewbit.engine.fitting import without_input
 from fewbit.engine.joining import by_the_first
+from fewbit.engine.measuring import warn_if_broken
 from fewbit.engine.mix import Mix
 from fewbit.engine.mixing import settle_mix
+from fewbit.engine.nothing_quantized import require_something_planned
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
@@ -90,7 +92,7 @@ class ModelQuantizer:
             UsageError: a static activation without data, a name in the configuration that matches nothing.
             DataError: an empty loader, inputs the model does not take, a value that is not finite.
         """
-        return self.quantize_view(
+        made = self.quantize_view(
             view_of(model),
             dataloader,
             model=model,
@@ -98,7 +100,10 @@ class ModelQuantizer:
             samples=samples,
             progress=progress,
             options=Options(batch_size=batch_size),
+            checked=True,
         ).native()
+        warn_if_broken(self.record)
+        return made
 
     @torch.inference_mode(False)  # blocks are tuned by gradients, and what is made is to be used outside of that mode
     def quantize_view(
@@ -114,10 +119,12 @@ class ModelQuantizer:
         work: Path | None = None,
         statistics: Path | None = None,
         refuse: Callable[[Plan], None] | None = None,
+        checked: bool = False,
     ) -> ModelView:
         """The same for a model that is open already, and with everything a run can be told; see `run.execute`.
 
-        `refuse` is asked about what a mix may become, before the model is run to find that out.
+        `refuse` is asked about what a mix may become, before the model is run to find that out. `checked` is for the
+        results that users get; one stage of several may leave every layer in float, and need not work yet.
         """
         options = options or Options()
         if "place" in view.can:
@@ -136,7 +143,9 @@ class ModelQuantizer:
             probe(view, dataset, options.batch_size)
         self.record = Record("quantize")
         if self._mix is not None:
-            refuse_weights(view, make_plan(view, self._mix.config))
+            planned = make_plan(view, self._mix.config)
+            require_something_planned(view, planned)
+            refuse_weights(view, planned)
             evidence = Evidence(dataset, samples, options.batch_size, statistics, progress or Progress())
             # Of several workers one chooses: a GPU may add up gradients in another order, and all must plan the same.
             settled = by_the_first(settle_mix)(view, self._mix, evidence, refuse or (lambda plan: None))
@@ -158,6 +167,7 @@ class ModelQuantizer:
             options=options,
             work=work,
             statistics=statistics,
+            checked=checked,
         )
         view.sign(self.config, self.record)
         return view

@@ -81,7 +81,7 @@ def questions(dataset: Dataset, model: Any, batch_size: int) -> Iterator[Questio
     items = Dataset(_Overheard(dataset.source, read)).inputs(model, batch_size)
     read.clear()  # the first element was looked at beforehand
     for number, item in enumerate(items):
-        named = _named(item, signature)
+        named = named_inputs(item, signature)
         found = [_labels(element, signature, dataset.source) for element in read]
         known = [each for each in found if each is not None]
         labels = torch.cat(known) if known and len(known) == len(read) else _whole(named.get("labels"))
@@ -109,7 +109,7 @@ class _Overheard(View):
         return self.inner.get(index)
 
 
-def _named(item: Item, signature: Signature) -> dict[str, Any]:
+def named_inputs(item: Item, signature: Signature) -> dict[str, Any]:
     """The inputs of an item that are tensors, by name."""
     args, kwargs = item if isinstance(item, tuple) else ((), item)
     values = {**dict(zip(signature.names, args)), **kwargs}

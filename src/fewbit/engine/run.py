@@ -20,9 +20,12 @@ from fewbit.engine.block_tuning import refuse_untunable
 from fewbit.engine.by_layer import execute_by_layer
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.joining import is_first, joined
+from fewbit.engine.measuring import Reference, measure, reference_outputs
+from fewbit.engine.nothing_quantized import require_something_planned, require_something_quantized
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.rotating import JUDGES, rotate, rotations
+from fewbit.engine.runtime_check import check_runtime
 from fewbit.engine.static import execute_static
 from fewbit.engine.walked import execute_stored, execute_walked, wants_walk
 from fewbit.errors import DataError, UsageError
@@ -61,6 +64,7 @@ def execute(
     options: Options | None = None,
     work: Path | None = None,
     statistics: Path | None = None,
+    checked: bool = False,
 ) -> ModelView:
     """Carry a plan out on the view's model.
 
@@ -74,16 +78,20 @@ def execute(
         options: of the run.
         work: a folder for what is finished, from which the same run goes on if it is stopped.
         statistics: a folder for second moments: with data they are kept there, without they are taken from there.
+        checked: raise an error if every layer stays in float, and compare the result with the float model on held-out
+            samples, if there is data. Graphs with static activations always are compared.
 
     Returns:
         A view of the result: the one given, whose model was changed, or another.
 
     Raises:
-        UsageError: static activations without data, every one of them named; statistics for activations, or of a graph.
+        UsageError: nothing to quantize, or nothing that was quantized; static activations without data, every one of
+            them named; statistics for activations, or of a graph.
         DataError: an empty dataset, a value that is not finite.
     """
     options = options or Options()
     progress = progress if is_first() else Progress()
+    require_something_planned(view, plan)
     require_data(plan, dataset)
     refuse_untunable(view, plan, data=dataset is not None)
     _refuse_statistics(view, plan, statistics)
@@ -95,13 +103,16 @@ def execute(
     if dataset is not None and (length := known_length(dataset.source)) is not None:
         samples = length if samples is None else min(samples, length)
     places = ItemPlaces()
+    static = bool(plan.static) and "place" in view.can
+    reference: Reference | None = None
+    if checked and taken is not None and not static:
+        with places.told():
+            reference = reference_outputs(view, places.inputs(taken, view.signature(), options.batch_size), record)
     rotating, options = rotations(options)
     if rotating:
         with places.told():
             fed = iter(()) if taken is None else places.inputs(taken, view.signature(), options.batch_size)
             plan = rotate(view, plan, rotating, list(islice(fed, JUDGES)), record)
-    if not plan.weights and not plan.activations:
-        record.note("nothing-quantized", "the configuration and the model have nothing in common to quantize")
     for kept in plan.kept:
         record.note("float", kept.reason, where=kept.name, bytes=kept.bytes)
     for where, what in plan.notes:
@@ -114,12 +125,12 @@ def execute(
         return progress.track(fed, total=samples, label=label)
 
     with places.told():
-        if plan.static and "place" in view.can:
+        if static:
             placing: Any = view
             view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
             record.facts["bytes_after"] = view.size()
-            answers = record.facts["answers"]
-            answers["worst_place"] = places.place(answers["worst_item"])
+            if answers := record.facts.get("answers"):
+                answers["worst_place"] = places.place(answers["worst_item"])
         elif taken is None and statistics is not None:
             workers = joined()
             with workers.together():
@@ -141,6 +152,12 @@ def execute(
         record.lines += taken.record.lines
     for where, what in view.notes:
         record.note("run", what, where=where)
+    if checked:
+        require_something_quantized(record)
+    if reference is not None:
+        found = measure(view, reference, record)
+        if found and "place" in view.can:
+            check_runtime(view, reference, found, record)
     return view
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -27,11 +27,12 @@ from fewbit.algorithms._members import algorithm
 from fewbit.engine.collect import HELD_OUT_EVERY, Statistics, is_held_out, refuse_non_finite
 from fewbit.engine.correcting import FEW, correct_fast, correct_slow
 from fewbit.engine.inputs import watch_inputs
-from fewbit.engine.nearness import nearness
+from fewbit.engine.measuring import Enough, measure, reference_on
 from fewbit.engine.observing import range_observer
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.preparing import prepare
+from fewbit.engine.runtime_check import check_runtime
 from fewbit.engine.seen import Gathering, Input, Site, Taker
 from fewbit.engine.solve import settle
 from fewbit.engine.storing import storable
@@ -49,7 +50,6 @@ from fewbit.record import Record
 
 _SAMPLES, _LEAST = 1 << 17, 256  # values of each activation in all, and of an item at least
 _PROBES = 1  # items to measure harm with
-_JUDGES = 8  # items, of those kept aside, that the result is held against
 Passes = Callable[[str], Iterator[Any]]
 _OF_SITE = frozenset({LOW, HIGH, SAMPLE})
 _OF_INPUT = frozenset({SUM, SQUARE, COUNT, TAPS, WINDOWS})
@@ -160,6 +160,7 @@ class Calibrated:
         view.leave(self._forbidden)
         self._teachers: list[Any] = []
         self._judges: list[Any] = []
+        self._enough: Enough | None = None
         self._facts: dict[str, dict[str, Any]] = {}
         self._planned = {user: w for w in plan.weights for user in w.point.users or (w.point.name,)}
         self.weights = view.points(lambda p: p.role is Role.weight and p.name in self._planned)
@@ -317,22 +318,24 @@ class Calibrated:
     def verify(self, result: PlacingView) -> None:
         """Hold the result against the float model, and see what the runtime makes of it."""
         judges, aside = self._judges or self._teachers, bool(self._judges)
-        found = nearness(self.view.answers(judges), result.answers(judges))
-        if found["worst_item"] is not None:
-            numbers = (item for item in count() if is_held_out(item) is aside)
-            found["worst_item"] = next(islice(numbers, found["worst_item"], None))
-        self.record.facts["answers"] = {**found, "kept_aside": aside}
+        numbers = (item for item in count() if is_held_out(item) is aside)
+        reference = reference_on(self.view, list(zip(numbers, judges)), self.record, held_out=aside)
+        if reference is not None and (found := measure(result, reference, self.record)):
+            check_runtime(result, reference, found, self.record)
         if not aside:
             reason = f"of fewer than {HELD_OUT_EVERY} items none is kept aside: those that judge are those that taught"
-            self.record.note("not-kept-aside", reason, items=found["items"])
+            self.record.note("not-kept-aside", reason, items=len(judges))
         self.record.facts["executed"] = result.executed()
 
     def _keeping(self, items: Iterable[Any]) -> Iterator[Any]:
         """Pass items on, and keep a few: to measure harm with, and, of those kept aside, to judge the result."""
         for index, item in enumerate(items):
-            kept, most = (self._judges, _JUDGES) if is_held_out(index) else (self._teachers, FEW)
-            if len(kept) < most:
-                kept.append(item)
+            self._enough = self._enough or Enough(item)
+            if not is_held_out(index):
+                if len(self._teachers) < FEW:
+                    self._teachers.append(item)
+            elif self._enough.take(item):
+                self._judges.append(item)
             yield item
 
     def _statistics(self, layer: str) -> Statistics:

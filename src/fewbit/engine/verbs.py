@@ -13,6 +13,7 @@ from fewbit.engine.checkpoint import compress_checkpoint, goes_file_to_file
 from fewbit.engine.checkpoint_names import NeedsModel
 from fewbit.engine.delivery import Delivery
 from fewbit.engine.fitting import fit
+from fewbit.engine.measuring import warn_if_broken
 from fewbit.engine.mixture import mixture, one_mode
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
@@ -105,8 +106,11 @@ def quantize(
         progress=progress,
         options=options,
         work=deliver.work,
+        checked=True,
     )
-    return deliver(quantizer, result)
+    made = deliver(quantizer, result)
+    warn_if_broken(quantizer.record)
+    return made
 
 
 def compress_weights(
@@ -198,12 +202,15 @@ def compress_weights(
         progress=progress,
         options=options,
         work=deliver.work,
+        checked=True,
         statistics=None if statistics is None else Path(statistics).expanduser(),
         refuse=partial(deliver.refuse, view),
     )
     if opened is not None:
         quantizer.record.note("model-opened", f"not compressed file to file: {opened}")
-    return deliver(quantizer, result)
+    made = deliver(quantizer, result)
+    warn_if_broken(quantizer.record)
+    return made
 
 
 def plan(

@@ -9,6 +9,7 @@ from onnx.helper import make_node as node
 import fewbit
 from fewbit.backends.graph.unable import INSIDE
 from fewbit.backends.graph.view import GraphView
+from fewbit.errors import UsageError
 from fewbit.record import Record
 from onnx_graphs import model, random, run
 
@@ -59,9 +60,9 @@ def test_what_a_static_plan_knows_a_run_finds(case, tmp_path):
     reasons = view(proto).unable(static=True)
     items = [{"x": random(*next(iter(case[1].values())), seed=seed)} for seed in range(5)]
     price = {"price": float("inf")}
-    fewbit.quantize(proto, items, output=tmp_path / "s.onnx", advanced_parameters=price)
-    lines = Record.from_json((tmp_path / "s.onnx.record.json").read_bytes()).lines
-    assert [line["reason"] for line in lines if line["what"] == "float"] == [reasons["l"]]
+    with pytest.raises(UsageError, match="nothing was quantized") as caught:
+        fewbit.quantize(proto, items, output=tmp_path / "s.onnx", advanced_parameters=price)
+    assert caught.value.where == f"1 × {reasons['l']} (l)" and not (tmp_path / "s.onnx").exists()
 
 
 @pytest.mark.parametrize("static", [True, False])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fewbit import __version__
+from fewbit.backends.graph.as_written import in_float, requantized
 from fewbit.backends.graph.catalogue import Catalogue, catalogue
 from fewbit.backends.graph.constants import constant
 from fewbit.backends.graph.executed import executed
@@ -22,6 +23,7 @@ from fewbit.backends.graph.nodes import only_reader
 from fewbit.backends.graph.opening import open_graph, quantized_nodes
 from fewbit.backends.graph.opset import BY_AXIS, raise_opset
 from fewbit.backends.graph.placing import Placing
+from fewbit.backends.graph.processor import saturates
 from fewbit.backends.graph.repair import repair
 from fewbit.backends.graph.rescaling import rescale
 from fewbit.backends.graph.running import Sight, run
@@ -162,10 +164,19 @@ class GraphView:
 
     def answers(self, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
         """The outputs of the model for each item; those that are no tensors of numbers are left out."""
-        ready = session(self._finished())
-        for item in items:
-            found = (out for out in ready.run(None, dict(item)) if isinstance(out, np.ndarray))
-            yield [torch.from_numpy(out) for out in found if out.dtype.kind in "fiub"]
+        yield from _outputs(session(self._finished()), items)
+
+    def answers_as_written(self, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
+        """The same as the file says: without the runtime's graph optimizations, and without integer sums."""
+        yield from _outputs(session(in_float(self._finished()), optimize=False), items)
+
+    def requantized(self) -> list[tuple[str, str]]:
+        """Layers with float weights that the runtime computes from quantized ones, each with its operator there."""
+        return requantized(self._finished())
+
+    def saturates(self) -> bool:
+        """Whether the model has layers in integers, whose sums saturate on this processor."""
+        return bool(saturates() and executed(self._finished()).integer)
 
     # placing
 
@@ -398,6 +409,12 @@ class GraphView:
             if value.name == point.layer:
                 return value
         raise UsageError(f"the model has no node {point.layer!r}", expected=nearest(point.layer, self.layers())[:300])
+
+
+def _outputs(ready: Any, items: Iterable[Feed]) -> Iterator[list[Tensor]]:
+    for item in items:
+        found = (out for out in ready.run(None, dict(item)) if isinstance(out, np.ndarray))
+        yield [torch.from_numpy(out) for out in found if out.dtype.kind in "fiub"]
 
 
 def _output(layer: Layer) -> tuple[ir.Value, int]:

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well a quantized model works: its outputs on held-out samples next to those of the float model.
+
+The float outputs are computed before the run, of a few samples, because the run may change the model in place. Of a
+language model the logits of a few positions are kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewbit.data.batch import count_samples
+from fewbit.data.signature import Signature, read_signature
+from fewbit.data.tree import flatten, is_tensor
+from fewbit.engine.collect import HELD_OUT_EVERY, is_held_out
+from fewbit.engine.divergence import are_probabilities
+from fewbit.engine.judging_tokens import scores_of
+from fewbit.engine.nearness import nearness
+from fewbit.engine.pairing import Pair
+from fewbit.engine.questions import Question, named_inputs
+from fewbit.engine.sqnr import sqnr
+from fewbit.errors import BrokenResultWarning
+from fewbit.model.view import Item, ModelView
+from fewbit.record import Record
+
+SAMPLES = 32
+"""Held-out samples that a result is measured on; items are taken whole."""
+_TEXTS, _POSITIONS = 8, 32  # samples of a language model, and positions of each sample
+_BYTES = 64 << 20  # of inputs and of outputs; at least one item is taken
+_AGREEMENT = 0.8  # below it a result is broken
+_TIE, _UNSURE = 0.01, 0.05
+"""Relative errors below which a top-1 disagreement is a near tie: of scores, and of outputs that may be none."""
+_SQNR = 3.0  # dB: below it a result is broken, if its outputs have no top-1 choice
+_WORST = 3
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Outputs of the float model.
+
+    Args:
+        items: the inputs.
+        numbers: their numbers in the data.
+        outputs: of each, what is compared.
+        chosen: of each, where in its outputs the logits are that are compared; `None` if all outputs are.
+        held_out: whether the items are held out from calibration.
+    """
+
+    items: list[Item]
+    numbers: list[int]
+    outputs: list[list[Tensor]]
+    chosen: list[tuple[int, Tensor] | None]
+    held_out: bool
+
+    @property
+    def samples(self) -> int:
+        """How many samples the items hold."""
+        return sum(map(count_samples, self.items))
+
+    @staticmethod
+    def compared(outputs: list[Tensor], chosen: tuple[int, Tensor] | None) -> list[Tensor]:
+        """Of an item's outputs those that are compared."""
+        if chosen is None:
+            return [output.clone() for output in outputs]
+        logits = outputs[chosen[0]]
+        return [logits.reshape(-1, logits.shape[-1])[chosen[1]]]
+
+
+class Enough:
+    """Says of held-out items whether one more is taken.
+
+    Args:
+        named: the inputs of an item by name: of texts fewer are taken.
+    """
+
+    def __init__(self, named: Mapping[str, Any]):
+        self._samples, self._bytes = 0, 0
+        self._most = SAMPLES if Question(None, named, "").tokens() is None else _TEXTS
+
+    def take(self, item: Item) -> bool:
+        """Whether to take this item."""
+        if self.full:
+            return False
+        self._samples += count_samples(item)
+        self._bytes += sum(leaf.nbytes for _, leaf in flatten(item) if is_tensor(leaf))
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether no more will be taken."""
+        return self._samples > 0 and (self._samples >= self._most or self._bytes >= _BYTES)
+
+
+def reference_outputs(view: ModelView, items: Iterable[Item], record: Record) -> Reference | None:
+    """Run the float model on held-out samples of its calibration data, from the beginning of which `items` come."""
+    numbered, held_out = _taken(items, read_signature(view.signature()))
+    return reference_on(view, numbered, record, held_out=held_out)
+
+
+def reference_on(
+    view: ModelView, numbered: Sequence[tuple[int, Item]], record: Record, *, held_out: bool
+) -> Reference | None:
+    """Run the float model on items.
+
+    Args:
+        view: of the float model.
+        numbered: the items, with their numbers in the data.
+        record: takes a line if the model cannot be measured.
+        held_out: whether the items are held out from calibration.
+    """
+    signature = read_signature(view.signature())
+    found = Reference([], [], [], [], held_out)
+    size = 0
+    try:
+        for (number, item), outputs in zip(numbered, view.answers([item for _, item in numbered])):
+            chosen = _logits(item, outputs, signature)
+            compared = found.compared(outputs, chosen)
+            if not compared or not all(map(_is_finite, compared)):
+                continue
+            found.items.append(item)
+            found.numbers.append(number)
+            found.outputs.append(compared)
+            found.chosen.append(chosen)
+            size += sum(output.nbytes for output in compared)
+            if size > _BYTES and chosen is None:
+                break
+    except Exception as error:  # a measurement does not end a run; calibration reports what is wrong with an item
+        record.note("not-measured", f"the float model fails on a held-out sample: {_first_line(error)}")
+        return None
+    if not found.items:
+        record.note("not-measured", "the float model's outputs on held-out samples are not finite numbers")
+        return None
+    return found
+
+
+def measure(view: ModelView, reference: Reference, record: Record) -> list[list[Tensor]]:
+    """Compare a quantized model with the float model, and put the figures in the record.
+
+    Args:
+        view: of the quantized model.
+        reference: outputs of the float model.
+        record: of the run; gets a line `broken` if the result does not work.
+
+    Returns:
+        The outputs that were compared, item by item; empty if the model fails.
+    """
+    try:
+        answered = zip(view.answers(reference.items), reference.chosen)
+        found = [reference.compared(outputs, chosen) for outputs, chosen in answered]
+    except Exception as error:  # the result of a long run is written all the same, and said to be broken
+        reason = f"it fails on a held-out sample: {_first_line(error)}"
+        record.note("broken", reason, worst=worst_layers(record))
+        return []
+    facts = {**nearness(reference.outputs, found), "samples": reference.samples, "kept_aside": reference.held_out}
+    if facts["worst_item"] is not None:
+        facts["worst_item"] = reference.numbers[facts["worst_item"]]
+    if positions := sum(len(chosen[1]) for chosen in reference.chosen if chosen is not None):
+        facts["positions"] = positions
+    same, scores = _top1(reference, found)
+    if same is not None:
+        facts["agreement"] = same
+    facts["sqnr_db"] = sqnr(reference.outputs, found)
+    record.facts["answers"] = facts
+    if not all(_is_finite(output) for outputs in found for output in outputs):
+        record.note("broken", f"its outputs are not finite numbers, {on_samples(facts)}", worst=worst_layers(record))
+    elif any(a.shape != b.shape for ours, theirs in zip(reference.outputs, found) for a, b in zip(ours, theirs)):
+        record.note("output-shapes-differ", "the quantized model's outputs have other shapes: they are not compared")
+    elif why := _reason(same, facts, scores=scores):
+        record.note("broken", why, worst=worst_layers(record))
+    return found
+
+
+def on_samples(facts: Mapping[str, Any]) -> str:
+    """On how many samples of which kind a result was measured.
+
+    >>> on_samples({"samples": 1, "kept_aside": True}), on_samples({"samples": 4, "kept_aside": False})
+    ('on 1 held-out sample', 'on 4 calibration samples')
+    """
+    kind = "held-out" if facts["kept_aside"] else "calibration"
+    return f"on {facts['samples']} {kind} sample{'' if facts['samples'] == 1 else 's'}"
+
+
+def _reason(same: float | None, facts: Mapping[str, Any], *, scores: bool) -> str | None:
+    """Why a result does not work, if it does not."""
+    error, ratio = facts["error"], facts["sqnr_db"]
+    if same is None:
+        return f"SQNR {ratio:.1f} dB {on_samples(facts)}" if ratio is not None and ratio < _SQNR else None
+    if same < _AGREEMENT and error > (_TIE if scores else _UNSURE):
+        return f"agreement with the original {same:.1%} {on_samples(facts)}, relative error {error:.2g}"
+    return None
+
+
+def is_broken(record: Record) -> bool:
+    """Whether the result of a run was measured, and does not work."""
+    return any(line["what"] == "broken" for line in record.lines)
+
+
+def warn_if_broken(record: Record) -> None:
+    """Warn a caller in Python of a result that does not work."""
+    for line in record.lines:
+        if line["what"] == "broken":
+            worst = line.get("worst") or []
+            ignore = f", or ignored_scope=IgnoredScope(names={worst!r})" if worst else ""
+            warnings.warn(
+                f"the result does not work: {line['reason']}; try more bits, such as preset='w8a16' of quantize or "
+                f"mode='int8_asym' of compress_weights{ignore}",
+                BrokenResultWarning,
+                stacklevel=3,
+            )
+
+
+def worst_layers(record: Record) -> list[str]:
+    """The layers whose weights lost most, as far as their errors are known."""
+    errors = {
+        str(line["where"]).removesuffix(".weight"): float(line.get("held_out_error", line.get("error", 0.0)) or 0.0)
+        for line in record.lines
+        if line["what"] == "quantized" and line["where"]
+    }
+    ranked = sorted((name for name, error in errors.items() if error > 0), key=lambda name: -errors[name])
+    return ranked[:_WORST]
+
+
+def _taken(items: Iterable[Item], signature: Signature) -> tuple[list[tuple[int, Item]], bool]:
+    """Held-out items with their numbers; the first items if there are too few to hold one out."""
+    first: list[tuple[int, Item]] = []
+    kept: list[tuple[int, Item]] = []
+    enough: Enough | None = None
+    for number, item in enumerate(items):
+        if enough is None:
+            enough = Enough(named_inputs(item, signature))
+        if is_held_out(number):
+            if enough.take(item):
+                kept.append((number, item))
+            if enough.full:
+                break
+        elif number < HELD_OUT_EVERY - 1:
+            first.append((number, item))
+    return (kept, True) if kept else (first, False)
+
+
+def _logits(item: Item, outputs: list[Tensor], signature: Signature) -> tuple[int, Tensor] | None:
+    """Which output of a language model has logits, and a few of the rows that are no padding."""
+    question = Question(item, named_inputs(item, signature), "")
+    output = scores_of(Pair(question, 0, 0, outputs, outputs))
+    if output is None:
+        return None
+    real = question.real(outputs[output])
+    assert real is not None
+    rows = real.flatten().nonzero().flatten()
+    most = _POSITIONS * max(1, len(real))
+    return output, rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()]
+
+
+def _top1(reference: Reference, found: Sequence[list[Tensor]]) -> tuple[float | None, bool]:
+    """How often the largest entry is the same, and whether the outputs are known to be scores.
+
+    Outputs `[samples, classes]` count alone if there are any. Of others, such as `[samples, steps, classes]`, the
+    largest entry along the last axis is taken, which may mean nothing, as in the boxes of a detector.
+    """
+    same, choices, known = {True: 0, False: 0}, {True: 0, False: 0}, True
+    for item, chosen, ours, theirs in zip(reference.items, reference.chosen, reference.outputs, found):
+        for a, b in zip(ours, theirs):
+            if a.shape != b.shape or not a.is_floating_point() or a.ndim < 2 or a.shape[-1] < 2 or not a.numel():
+                continue
+            classes = chosen is not None or (a.ndim == 2 and len(a) == count_samples(item))
+            hits = a.argmax(-1) == b.argmax(-1)
+            same[classes] += int(hits.sum())
+            choices[classes] += hits.numel()
+            if classes and chosen is None:
+                known &= are_probabilities(a)
+    kind = choices[True] > 0
+    return (same[kind] / choices[kind] if choices[kind] else None), kind and known
+
+
+def _is_finite(output: Tensor) -> bool:
+    return not output.is_floating_point() or bool(torch.isfinite(output).all())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
