@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times in turns, and sentences that say where zeros bring no speed."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -18,23 +16,40 @@ from fewbit.sparsity.opening import own_copy
 from fewbit.sparsity.unchanged import is_unchanged
 
 
-class _Sleeps(nn.Module):
-    def __init__(self, seconds, log):
+class _Clock:
+    """Time that passes only while a model computes, whatever else the machine is doing."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = _Clock()
+    monkeypatch.setattr("fewbit.sparsity.latency.time", made)
+    return made
+
+
+class _Takes(nn.Module):
+    def __init__(self, seconds, log, clock):
         super().__init__()
-        self.seconds, self.log = seconds, log
+        self.seconds, self.log, self.clock = seconds, log, clock
 
     def forward(self, x):
         self.log.append(self.seconds)
-        time.sleep(self.seconds)
+        self.clock.now += self.seconds
         return x
 
 
-def test_the_ratio_is_that_of_the_times_and_models_take_turns():
+def test_the_ratio_is_that_of_the_times_and_models_take_turns(clock):
     log = []
-    found = latency(_Sleeps(0.004, log), _Sleeps(0.016, log), ((torch.ones(1),), {}), seconds=0.05)
+    found = latency(_Takes(0.004, log, clock), _Takes(0.016, log, clock), ((torch.ones(1),), {}), seconds=0.05)
     assert found["turns"] == 7 and found["runtime"] == "PyTorch"
-    assert 2 < found["ratio"]["median"] < 5 and found["ratio"]["low"] <= found["ratio"]["median"]
-    assert found["float_ms"]["median"] >= 4 and found["result_ms"]["median"] >= 16
+    assert found["ratio"]["median"] == pytest.approx(4) and found["ratio"]["low"] <= found["ratio"]["median"]
+    assert found["float_ms"]["median"] == pytest.approx(4) and found["result_ms"]["median"] == pytest.approx(16)
     turns = [tuple(log[6:][n : n + 2]) for n in range(0, 14, 2)]
     assert turns[:2] == [(0.004, 0.016), (0.016, 0.004)]
     said = words(nn.Linear(2, 2), found)
@@ -49,9 +64,9 @@ def test_the_verdict_needs_quartiles_on_one_side(low, high, verdict):
     assert verdict in words(nn.Linear(2, 2), {"ratio": ratio, "runtime": "PyTorch", "turns": 7})[0]
 
 
-def test_a_slow_model_takes_three_turns():
+def test_a_slow_model_takes_three_turns(clock):
     log = []
-    found = latency(_Sleeps(0.01, log), _Sleeps(0.01, log), ((torch.ones(1),), {}), seconds=0)
+    found = latency(_Takes(0.01, log, clock), _Takes(0.01, log, clock), ((torch.ones(1),), {}), seconds=0)
     assert found["turns"] == 3 and len(log) == 8
 
 

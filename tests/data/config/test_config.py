@@ -3,6 +3,7 @@
 
 import json
 import pickle
+import os
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
@@ -90,7 +91,7 @@ def test_the_fingerprint_is_the_same_in_another_process(rows):
         "from fewbit.data.config import generate_dataset_config as g\n"
         f"print(g({str(rows)!r}, ['tokenization'], {{'tokenizer': 'bytes', 'max_length': 9}}).fingerprint)"
     )
-    found = subprocess.check_output([sys.executable, "-c", code], text=True, env={"PYTHONHASHSEED": "7"}).strip()
+    found = subprocess.check_output([sys.executable, "-c", code], text=True, env=os.environ | {"PYTHONHASHSEED": "7"}).strip()
     assert found == config(rows, steps=["tokenization"], max_length=9).fingerprint
 
 
