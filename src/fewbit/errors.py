@@ -70,6 +70,10 @@ class MissingLibrary(FewbitError):
     exit_code = 2
 
 
+class CalibrationWarning(UserWarning):
+    """The calibration data may not stand for what the model will see: few samples, few classes, only a head."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence for a name that is not known: the near matches first, then everything there is.
 

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from fewbit.record import Record
 
 _COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside", "format")
-_WARNED = ("dtype-unscaled", "accuracy-missed")
+_WARNED = ("dtype-unscaled", "accuracy-missed", "few-samples", "few-classes", "head-only")
 """Lines that come first: what they tell of makes the whole result doubtful."""
 _NAMED, _REASONS = 3, 4
 """Of so many places, and of so many reasons of a kind, the words are printed; the record has them all."""
@@ -41,6 +41,8 @@ def lines(record: Record) -> Iterator[str]:
         f"{counts['quantized']} weights quantized, {counts['float']} left in float: "
         f"{decimal(before)} → {decimal(after)} ({before / max(after, 1):.2f}× smaller)"
     )
+    if (subset := record.facts.get("subset")) is not None:
+        yield f"  calibrated on {read(subset)}"
     if mix := record.facts.get("mix"):
         shares = ", ".join(f"{share:.0%} {name}" for name, share in mix["shares"].items() if share)
         yield f"  {mix['bits']:.2f} bits a weight, scales included: {shares}"
@@ -51,6 +53,23 @@ def lines(record: Record) -> Iterator[str]:
         yield f"  {count} layers run on this machine by {name or 'their own forward'}"
     yield from _placed(record.facts)
     yield from _reasons(record)
+
+
+def read(subset: Mapping[str, Any]) -> str:
+    """What was read of the data.
+
+    >>> read({"samples": 300, "samples_in_source": 1198, "seed": 0, "classes": {"a": 150}, "classes_in_source": 2})
+    '300 of 1,198 samples (random, seed 0), 1 of 2 classes'
+    """
+    count, there = subset["samples"], subset.get("samples_in_source")
+    if there is None and subset.get("items") == count:
+        there = subset.get("items_in_source")
+    of = f"{count:,}" if there is None else f"all {there:,}" if count >= there else f"{count:,} of {there:,}"
+    drawn = subset["seed"] is not None and (there is None or count < there)
+    told = f"{of} sample{'' if (there or count) == 1 else 's'}" + (f" (random, seed {subset['seed']})" if drawn else "")
+    if "classes" not in subset:
+        return told
+    return f"{told}, {len(subset['classes'])} of {subset['classes_in_source']} classes"
 
 
 def _warnings(record: Record) -> Iterator[str]:

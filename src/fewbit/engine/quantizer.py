@@ -20,7 +20,8 @@ from fewbit.engine.mixing import settle_mix
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
-from fewbit.engine.run import execute, probe, refuse_weights, require_data, view_of
+from fewbit.engine.reporting import warn_of_calibration
+from fewbit.engine.run import calibration_subset, execute, probe, refuse_weights, require_data, view_of
 from fewbit.errors import UsageError
 from fewbit.model.view import ModelView
 from fewbit.modules.freezing import freeze as freeze_modules
@@ -82,7 +83,8 @@ class ModelQuantizer:
             dataloader: calibration inputs: a loader, a list, a `Dataset`, a path. Needed for static activations; for
                 weights it is optional, and weighs errors by what each input feature really carries.
             inplace: change the caller's model, which saves holding both.
-            samples: read at most so many samples.
+            samples: read at most so many samples, a random sample of the data by a fixed seed; of a loader whole batches
+                until there are so many samples in them.
             batch_size: of samples that have no batch axis yet; loaders keep theirs.
             progress: shows how far it is.
 
@@ -90,7 +92,7 @@ class ModelQuantizer:
             UsageError: a static activation without data, a name in the configuration that matches nothing.
             DataError: an empty loader, inputs the model does not take, a value that is not finite.
         """
-        return self.quantize_view(
+        result = self.quantize_view(
             view_of(model),
             dataloader,
             model=model,
@@ -99,6 +101,8 @@ class ModelQuantizer:
             progress=progress,
             options=Options(batch_size=batch_size),
         ).native()
+        warn_of_calibration(self.record)
+        return result
 
     @torch.inference_mode(False)  # blocks are tuned by gradients, and what is made is to be used outside of that mode
     def quantize_view(
@@ -109,6 +113,7 @@ class ModelQuantizer:
         model: Any = None,
         inplace: bool = False,
         samples: int | None = None,
+        by_item: bool = False,
         progress: Progress | None = None,
         options: Options | None = None,
         work: Path | None = None,
@@ -133,6 +138,7 @@ class ModelQuantizer:
                 pack=options.pack,
                 column=options.text_column,
             )
+            dataset = calibration_subset(view, dataset, samples, by_item=by_item)
             probe(view, dataset, options.batch_size)
         self.record = Record("quantize")
         if self._mix is not None:
@@ -155,6 +161,7 @@ class ModelQuantizer:
             record=self.record,
             progress=progress or Progress(),
             samples=samples,
+            by_item=by_item,
             options=options,
             work=work,
             statistics=statistics,

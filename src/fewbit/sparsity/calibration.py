@@ -13,10 +13,10 @@ from fewbit import registry
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.data.preparing.checking import keys_of
 from fewbit.data.sample import Sample
 from fewbit.data.signature import read_signature
-from fewbit.data.source import known_length
 from fewbit.data.text import as_inputs
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.opening import Network
@@ -24,13 +24,12 @@ from fewbit.sparsity.use_cases._base import UseCase
 
 _PICTURES = "pixel_values"
 _OBJECTS = ("boxes", "classes", "polygons", "mask", "masks")
-_SEED = 0
 
 
 def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[str, Any], samples: int) -> Dataset:
     """The samples to look at, as inputs of the model without a batch axis; items of a loader as they are.
 
-    Of files they are drawn at random, always the same ones: those that come first may all be of one class. Texts for a
+    They are drawn at random, always the same ones: those that come first may all be of one class. Texts for a
     model that says the next token, and for a graph, are tokenized as `fewbit quantize` does it.
 
     Args:
@@ -54,8 +53,7 @@ def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[
     else:
         opened = data.open("train")
         made = Dataset(opened.source, AsInputs.of(network.model, use_case), batched=False)
-        if known_length(made.source) is not None:
-            made = made.subset(samples, seed=_SEED)
+    made = draw(made, samples)
     made.validate(network.model)
     return made
 
