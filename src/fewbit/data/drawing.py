@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subset of a dataset: a random sample of the whole source by a fixed seed, stratified by class where labels are known.
+"""A subset of a dataset: a random sample of the whole source by a fixed seed, stratified by class where known.
 
 Data lies sorted more often than not: class folders one after the other, rows by date. Its first few hundred samples say
 nothing about the rest.
@@ -74,6 +74,11 @@ class Drawn(View):
         self._stopped = False
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is all of a source in its own order."""
+        return self._limit is None and self.origin.seed is None
+
+    @property
     def random_access(self) -> bool:
         return self.inner.random_access and known_length(self) is not None
 
@@ -84,9 +89,8 @@ class Drawn(View):
         return min(self._limit, count) if self._by_item else super().__len__()
 
     def __iter__(self) -> Iterator[Any]:
-        items = samples = 0
-        for element in self.inner:
-            items += 1
+        samples = 0
+        for items, element in enumerate(self.inner, 1):
             samples += max(1, count_samples(element)) if self.batched else 1
             self.items, self.samples = max(self.items, items), max(self.samples, samples)
             yield element
@@ -152,6 +156,8 @@ def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = 
         seed: of the choice.
     """
     source = dataset.source
+    if isinstance(source, Drawn) and source.is_whole:
+        source = source.inner
     if isinstance(source, Drawn):
         return dataset if n is None else Dataset(Drawn(source, n, by_item=by_item, origin=source.origin))
     count = known_length(source)

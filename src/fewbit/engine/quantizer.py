@@ -83,8 +83,8 @@ class ModelQuantizer:
             dataloader: calibration inputs: a loader, a list, a `Dataset`, a path. Needed for static activations; for
                 weights it is optional, and weighs errors by what each input feature really carries.
             inplace: change the caller's model, which saves holding both.
-            samples: read at most so many samples, a random sample of the data by a fixed seed; of a loader whole batches
-                until there are so many samples in them.
+            samples: read at most so many samples, a random sample of the data by a fixed seed; of a list of batches
+                whole ones until there are so many samples in them.
             batch_size: of samples that have no batch axis yet; loaders keep theirs.
             progress: shows how far it is.
 

@@ -12,6 +12,5 @@ from fewbit.record import Record
 
 def warn_of_calibration(record: Record) -> None:
     """Warn the caller of the public function that calls this, once for each line about the calibration data."""
-    for line in record.lines:
-        if line["what"] in WARNINGS:
-            warnings.warn(line["reason"], CalibrationWarning, stacklevel=3)
+    for reason in dict.fromkeys(line["reason"] for line in record.lines if line["what"] in WARNINGS):
+        warnings.warn(reason, CalibrationWarning, stacklevel=3)

@@ -17,6 +17,7 @@ from fewbit.data.drawing import draw
 from fewbit.data.preparing.checking import keys_of
 from fewbit.data.sample import Sample
 from fewbit.data.signature import read_signature
+from fewbit.data.source import known_length
 from fewbit.data.text import as_inputs
 from fewbit.sparsity.job import Job
 from fewbit.sparsity.opening import Network
@@ -29,7 +30,7 @@ _OBJECTS = ("boxes", "classes", "polygons", "mask", "masks")
 def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[str, Any], samples: int) -> Dataset:
     """The samples to look at, as inputs of the model without a batch axis; items of a loader as they are.
 
-    They are drawn at random, always the same ones: those that come first may all be of one class. Texts for a
+    Of files they are drawn at random, always the same ones: those that come first may all be of one class. Texts for a
     model that says the next token, and for a graph, are tokenized as `fewbit quantize` does it.
 
     Args:
@@ -53,7 +54,8 @@ def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[
     else:
         opened = data.open("train")
         made = Dataset(opened.source, AsInputs.of(network.model, use_case), batched=False)
-    made = draw(made, samples)
+        if known_length(made.source) is not None:
+            made = draw(made, samples)
     made.validate(network.model)
     return made
 
