@@ -263,6 +263,11 @@ def test_of_a_loader_without_an_index_items_are_skipped_up_to_a_limit(count, mos
     assert bool(record.lines) == (count > most)
 
 
+def test_samples_of_a_loader_without_an_index_are_not_its_first():
+    found = [int(item[0, 0]) for item in draw(fewbit.Dataset(OwnLoader(60)), 40)]
+    assert len(found) == 20 and max(found) > 40
+
+
 @pytest.mark.parametrize("verb", ["quantize", "compress_weights"])
 def test_subset_size_counts_the_batches_of_a_loader(verb):
     net = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval()

@@ -151,7 +151,7 @@ def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = 
 
     Args:
         dataset: samples or items.
-        n: how many; `None` for all of them.
+        n: how many; `None` for all of them, in the order of the source.
         by_item: whether `n` counts the items of a source that gives batches, and not the samples in them.
         seed: of the choice.
     """
@@ -162,28 +162,50 @@ def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = 
         return dataset if n is None else Dataset(Drawn(source, n, by_item=by_item, origin=source.origin))
     count = known_length(source)
     samples = source.sample_count()
+    if n is None:
+        return Dataset(Drawn(source, None, by_item=by_item, origin=_whole(source, count, samples)))
     if count is not None and source.random_access:
-        labels, names = source.labels(), source.facts.get("classes")
-        if labels is not None and not names and 2 * len(set(labels)) > count:
-            labels = None  # numbers of another kind: hardly any occurs twice
+        labels, classes = _classes(source, count)
         order = seeded_order(count, n, labels, seed)
         chosen = None if labels is None else [labels[index] for index in order]
-        origin = Origin(count, samples, seed=seed, labels=chosen, classes=names or len(set(labels or ())))
+        origin = Origin(count, samples, seed=seed, labels=chosen, classes=classes)
         return Dataset(Drawn(Picked(source, order), n, by_item=by_item, origin=origin))
     other = source.reordered(n, by_item, seed)
     if other is not None:
         origin = Origin(count, samples, rows=other.facts.get("rows"), seed=seed)
         return Dataset(Drawn(other, n, by_item=by_item, origin=origin))
-    if n is None or source.is_shuffled or (count is not None and count <= n):
+    wanted = n if by_item or not source.batched else _items_for(source, n)
+    if source.is_shuffled or (count is not None and count <= wanted):
         return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples)))
     if count is None:
         noun = "items" if by_item and source.batched else "samples"
         head = f"stream: the first {n} {noun} were read, not a sample of the whole"
         return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples, head=head)))
-    window = min(count, _WINDOW * n)
+    window = min(count, _WINDOW * wanted)
     head = None if window == count else f"loader: items up to {window} of {count} were read, not a sample of the whole"
-    picked = Picked(source, sorted(random.Random(seed).sample(range(window), n)))
+    picked = Picked(source, sorted(random.Random(seed).sample(range(window), wanted)))
     return Dataset(Drawn(picked, n, by_item=by_item, origin=Origin(count, samples, seed=seed, head=head)))
+
+
+def _items_for(source: Source, samples: int) -> int:
+    """How many items hold so many samples, if all are like the first."""
+    first = next(iter(source), None)
+    return -(-samples // max(1, count_samples(first)))
+
+
+def _whole(source: Source, count: int | None, samples: int | None) -> Origin:
+    if count is None or not source.random_access:
+        return Origin(count, samples)
+    labels, classes = _classes(source, count)
+    return Origin(count, samples, labels=labels, classes=classes)
+
+
+def _classes(source: Source, count: int) -> tuple[Sequence[int] | None, Sequence[str] | int]:
+    """The class of every element, and the names or the number of the classes."""
+    labels, names = source.labels(), source.facts.get("classes")
+    if labels is None or (not names and 2 * len(set(labels)) > count):  # numbers of another kind: few occur twice
+        return None, 0
+    return labels, names or len(set(labels))
 
 
 def report_subset(dataset: Dataset, record: Record, *, calibrates: bool = False) -> None:
@@ -192,7 +214,7 @@ def report_subset(dataset: Dataset, record: Record, *, calibrates: bool = False)
         dataset.source.report(record, calibrates=calibrates)
 
 
-def seeded_order(count: int, n: int | None, labels: Sequence[int] | None, seed: int) -> list[int]:
+def seeded_order(count: int, n: int, labels: Sequence[int] | None, seed: int) -> list[int]:
     """`n` of `count` indices in random order; each class in proportion, to within one, all along the order.
 
     >>> labels = [0] * 8 + [1] * 4
@@ -201,7 +223,7 @@ def seeded_order(count: int, n: int | None, labels: Sequence[int] | None, seed: 
     [0, 0, 0, 0, 1, 1]
     """
     chooser = random.Random(seed)
-    n = count if n is None else min(n, count)
+    n = min(n, count)
     if labels is None:
         return chooser.sample(range(count), n)
     members: dict[int, list[int]] = {}

@@ -138,8 +138,8 @@ class ModelQuantizer:
                 pack=options.pack,
                 column=options.text_column,
             )
-            dataset = calibration_subset(view, dataset, samples, by_item=by_item)
             probe(view, dataset, options.batch_size)
+            dataset = calibration_subset(view, dataset, samples, by_item=by_item)
         self.record = Record("quantize")
         if self._mix is not None:
             refuse_weights(view, make_plan(view, self._mix.config))

@@ -73,8 +73,8 @@ def run(model: Any, settings: Settings, job: Job) -> Any:
     dataset: Dataset | None = None
     if job.calibration is not None:
         dataset = as_inputs(job.calibration, model, view.signature(), seqlen=options.seqlen, pack=options.pack)
-        dataset = calibration_subset(view, dataset, job.samples)
         probe(view, dataset, options.batch_size)
+        dataset = calibration_subset(view, dataset, job.samples)
     record = Record("prune")
     found = pruning_plan(view, settings, data=dataset is not None)
     _tell(found, record)
