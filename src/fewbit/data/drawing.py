@@ -179,8 +179,8 @@ def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = 
         return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples)))
     if count is None:
         noun = "items" if by_item and source.batched else "samples"
-        head = f"stream: the first {n} {noun} were read, not a sample of the whole"
-        return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples, head=head)))
+        reason = f"stream: the first {n} {noun} were read, not a sample of the whole"
+        return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples, head=reason)))
     window = min(count, _WINDOW * wanted)
     head = None if window == count else f"loader: items up to {window} of {count} were read, not a sample of the whole"
     picked = Picked(source, sorted(random.Random(seed).sample(range(window), wanted)))

@@ -55,7 +55,7 @@ class LoaderSource(Source):
         """
         data, loader = sys.modules["torch"].utils.data, self._loader
         batching = loader.batch_sampler
-        sampler = loader.sampler if batching is None else getattr(batching, "sampler", None)
+        sampler: Any = loader.sampler if batching is None else getattr(batching, "sampler", None)
         plain = batching is None or type(batching) is data.BatchSampler
         if type(loader) is not data.DataLoader or not plain or type(sampler) is not data.SequentialSampler:
             return None
