@@ -74,6 +74,10 @@ class BrokenResultWarning(UserWarning):
     """A quantized model was measured on held-out samples and does not work: its outputs are not the original's."""
 
 
+class CalibrationWarning(UserWarning):
+    """The calibration data may not stand for what the model will see: few samples, few classes, only a head."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence for a name that is not known: the near matches first, then everything there is.
 

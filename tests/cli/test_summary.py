@@ -28,25 +28,25 @@ def test_what_a_runtime_makes_of_a_graph():
     )
     assert text(record).splitlines()[1:] == [
         "  7 activations quantized",
-        "  the runtime multiplies: 12 QLinearConv in integers; 2 Conv, 1 Gemm in float; "
+        "  ONNX Runtime executes: 12 QLinearConv in integers; 2 Conv, 1 Gemm in float; "
         "1 MatMulNBits in float on packed weights",
-        "  expected: 1.50× as fast, error 0.012 of the answers' energy",
-        "  measured: error 0.035 of the answers' energy, at worst 0.071 in sample 9 (9.npz), "
-        "the same choice in 99.8%, on 8 items",
+        "  expected: 1.50× as fast, output error 0.012 (relative MSE)",
+        "  measured on 8 held-out samples: top-1 agreement 99.8%, output error 0.035 "
+        "(relative MSE; worst 0.071 in sample 9 (9.npz))",
     ]
 
 
 def test_answers_without_a_choice():
     record = made(answers=answers(items=2, error=0.5, worst=0.7))
-    assert text(record).splitlines()[1:] == ["  measured: error 0.5 of the answers' energy, at worst 0.7, on 2 items"]
+    assert text(record).splitlines()[1:] == [
+        "  measured on 2 held-out samples: output error 0.5 (relative MSE; worst 0.7)"
+    ]
 
 
 def test_a_sample_that_calibrates_and_judges_is_said_to():
     record = made(answers=answers(error=0.001, kept_aside=False))
     record.note("not-kept-aside", "of fewer than 5 items none is kept aside", items=1)
-    assert text(record).splitlines()[1:] == [
-        "  measured: error 0.001 of the answers' energy, on 1 item, not kept aside: calibrated on the same"
-    ]
+    assert text(record).splitlines()[1:] == ["  measured on 1 calibration sample: output error 0.001 (relative MSE)"]
 
 
 @pytest.mark.parametrize(("expected", "measured"), [(0.01, 0.051), (0.0, 0.002), (0.01, float("nan"))])
@@ -77,7 +77,7 @@ def test_operators_go_by_the_names_the_model_gives_them():
         "weight_only": {},
         "float_operators": {"MatMul": 2},
     }
-    assert "  the runtime multiplies: 2 MatMul in float" in text(made(executed=executed))
+    assert "  ONNX Runtime executes: 2 MatMul in float" in text(made(executed=executed))
 
 
 def test_long_names_are_cut_in_the_middle_and_not_repeated():

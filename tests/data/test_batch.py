@@ -40,5 +40,5 @@ def test_samples_stack_on_a_new_axis():
 
 def test_samples_of_different_shape_are_named():
     with pytest.raises(DataError, match=r"\(3,\) in sample 10 and \(4,\) in sample 11") as caught:
-        stack([{"x": np.zeros(3)}, {"x": np.zeros(4)}], first=10)
+        stack([{"x": np.zeros(3)}, {"x": np.zeros(4)}], numbers=[10, 11])
     assert "batch_size=1" in caught.value.try_

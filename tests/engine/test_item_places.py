@@ -48,7 +48,7 @@ def test_a_file_of_a_batch(tmp_path):
     data = folder_of(tmp_path / "data", spoil=5)
     with pytest.raises(DataError) as caught:
         fewbit.quantize(dense(), data, advanced_parameters={"batch_size": 2})
-    assert "sample 4 (4.npz, sample 4) to sample 5 (5.npz, sample 5)" in caught.value.where
+    assert "; sample 5 (5.npz, sample 5)" in caught.value.where  # and the other one of its batch, drawn at random
 
 
 def test_an_activation_of_a_module(tmp_path):

@@ -306,15 +306,15 @@ def test_9_one_batch_of_four_is_four_samples():
             assert four[name] == pytest.approx(value, rel=0.03)
 
 
-def test_9_subset_size_counts_samples():
+@pytest.mark.parametrize(("items", "samples"), [(3, 12), (2, 8), (300, 12)])
+def test_9_subset_size_counts_items_as_nncf_does(tmp_path, items, samples):
     proto = chain()
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         value.type.tensor_type.shape.dim[0].dim_param = "n"
     packed = [{"x": np.concatenate([item["x"] for item in pictures(4, seed=start)])} for start in (0, 4, 8)]
-    ahead = quantized(proto, packed[:1], subset_size=4)
-    packed[1]["x"] *= 100  # not to be read
-    some = quantized(proto, packed, subset_size=4)
-    assert constant(some, "x.scale") == constant(ahead, "x.scale")
+    quantized(proto, packed, subset_size=items, output=tmp_path / "out.onnx")
+    facts = json.loads((tmp_path / "out.onnx.record.json").read_text())["facts"]["subset"]
+    assert (facts["samples"], facts["items"], facts["items_in_source"]) == (samples, min(items, 3), 3)
 
 
 # 10: accuracy

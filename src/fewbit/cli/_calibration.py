@@ -19,7 +19,7 @@ Data = Annotated[
     typer.Option(help="Calibration data: a path, wikitext, pileval, or file.py:name that is or returns it."),
 ]
 Transform = Annotated[str | None, typer.Option(help="Makes a row a model input, as file.py:function.")]
-Samples = Annotated[int, typer.Option(min=1, help="Read at most so many samples.")]
+Samples = Annotated[int, typer.Option(min=1, help="Maximum number of samples, a random sample of the data.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="How many samples to run at a time.")]
 TextColumn = Annotated[str | None, typer.Option(help="The column of a row that holds the text.")]
 Seqlen = Annotated[int, typer.Option(min=1, help="The most tokens of a sample of text.")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from fewbit.cli._summary import read
 from fewbit.record import Record
 
 _SHOWN, _NAMED = 10, 3
@@ -27,7 +28,8 @@ def lines(record: Record) -> Iterator[str]:
     """
     facts = record.facts
     before, after = facts["bytes"]["original"], facts["bytes"]["compressed"]
-    counted = f"{facts['samples']} samples" + (f", {facts['positions']} positions" if "positions" in facts else "")
+    counted = read(facts["subset"]) if "subset" in facts else f"{facts['samples']} samples"
+    counted += f", {facts['positions']} positions" if "positions" in facts else ""
     yield facts["verdict"]
     yield f"  {counted}; {decimal(before)} → {decimal(after)} ({before / max(after, 1):.2f}× smaller)"
     for name, text in _figures(facts):

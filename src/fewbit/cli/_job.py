@@ -93,7 +93,7 @@ def carry_out(
             quantizer.record.note("model-opened", f"not compressed file to file: {opened}")
         deliver(quantizer, result)
     if deliver.is_file:
-        after = f"what became of each layer: {record_of(out)}"
+        after = f"per-layer report: {record_of(out)}"
     else:
         after = f"as {', '.join(formats)}" if formats else _loading(out, model, named)
     return tell(quantizer.record, out, after, as_json=as_json)

@@ -13,9 +13,11 @@ from fewbit.cli import _output
 from fewbit.cli._notes import notes
 from fewbit.record import Record
 
+_WARNED = ("few-samples", "few-classes", "head-only")
+"""Lines that come first: what they tell of makes the whole result doubtful."""
 _QUIET = frozenset((
     "read", "layout", "all-splits", "quantized", "activation", "kernel", "bias-corrected", "pruned", "sparse", "item",
-    "not-judged",
+    "not-judged", *_WARNED,
 ))  # fmt: skip
 """Lines there is one of for each layer, that the record has of every run, or that are told before."""
 
@@ -47,6 +49,8 @@ def lines(record: Record) -> Iterator[str]:
     50.00% of the weights are zero, 0.00% before
     """
     facts = record.facts
+    for reason in dict.fromkeys(line["reason"] for line in record.lines if line["what"] in _WARNED):
+        yield f"warning: {reason}"
     before, after = facts.get("before") or {}, facts.get("after") or {}
     stages = " → ".join(name for stage in facts["recipe"]["stages"] for name in stage)
     yield f"{facts['mode']} for {facts['use_case']}: {stages or 'nothing is changed'}"

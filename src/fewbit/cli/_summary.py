@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from fewbit.record import Record
 
 _COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside", "format", "broken")
-_WARNED = ("dtype-unscaled", "accuracy-missed", "runtime-differs")
+_WARNED = ("dtype-unscaled", "accuracy-missed", "runtime-differs", "few-samples", "few-classes", "head-only")
 """Lines that come first: what they tell of makes the whole result doubtful."""
 _NAMED, _REASONS = 3, 4
 """Of so many places, and of so many reasons of a kind, the words are printed; the record has them all."""
@@ -44,6 +44,8 @@ def lines(record: Record) -> Iterator[str]:
         f"{counts['quantized']} weights quantized, {counts['float']} left in float: "
         f"{decimal(before)} → {decimal(after)} ({before / max(after, 1):.2f}× smaller)"
     )
+    if (subset := record.facts.get("subset")) is not None:
+        yield f"  calibrated on {read(subset)}"
     if mix := record.facts.get("mix"):
         shares = ", ".join(f"{share:.0%} {name}" for name, share in mix["shares"].items() if share)
         yield f"  {mix['bits']:.2f} bits a weight, scales included: {shares}"
@@ -67,6 +69,23 @@ def _broken(record: Record) -> Iterator[str]:
             )
 
 
+def read(subset: Mapping[str, Any]) -> str:
+    """What was read of the data.
+
+    >>> read({"samples": 300, "samples_in_source": 1198, "seed": 0, "classes": {"a": 150}, "classes_in_source": 2})
+    '300 of 1,198 samples (random, seed 0), 1 of 2 classes'
+    """
+    count, there = subset["samples"], subset.get("samples_in_source")
+    if there is None and subset.get("items") == count:
+        there = subset.get("items_in_source")
+    of = f"{count:,}" if there is None else f"all {there:,}" if count >= there else f"{count:,} of {there:,}"
+    drawn = subset["seed"] is not None and (there is None or count < there)
+    told = f"{of} sample{'' if (there or count) == 1 else 's'}" + (f" (random, seed {subset['seed']})" if drawn else "")
+    if "classes" not in subset:
+        return told
+    return f"{told}, {len(subset['classes'])} of {subset['classes_in_source']} classes"
+
+
 def _warnings(record: Record) -> Iterator[str]:
     answers, expected = record.facts.get("answers"), record.facts.get("expected_error")
     if answers is not None and expected is not None and not answers["error"] <= max(_MUCH * expected, _LITTLE):
@@ -84,12 +103,13 @@ def _placed(facts: Mapping[str, Any]) -> Iterator[str]:
         kinds = ("in integers", executed["integer"]), ("in float", floating)
         packed = ("in float on packed weights", executed["weight_only"])
         found = [f"{_counted(operators)} {where}" for where, operators in (*kinds, packed) if operators]
-        yield f"  the runtime multiplies: {'; '.join(found) or 'nothing'}"
+        yield f"  ONNX Runtime executes: {'; '.join(found) or 'no layer'}"
     if "expected_speedup" in facts:
-        yield f"  expected: {facts['expected_speedup']:.2f}× as fast, error {_share(facts['expected_error'])}"
+        speedup, error = facts["expected_speedup"], facts["expected_error"]
+        yield f"  expected: {speedup:.2f}× as fast, output error {error:.2g} (relative MSE)"
     if answers is not None:
         yield (
-            f"  measured: {_measured(answers)}"
+            f"  {_measured(answers)}"
             if "samples" not in answers or "expected_speedup" in facts
             else f"  {_agreement(answers)}"
         )
@@ -111,23 +131,17 @@ def _agreement(answers: Mapping[str, Any]) -> str:
 
 def _measured(answers: Mapping[str, Any]) -> str:
     count, same = answers["items"], answers["agreement"]
-    parts = [f"error {_share(answers['error'])}"]
-    if count > 1:
-        place = answers.get("worst_place")
-        parts.append(f"at worst {answers['worst']:.2g}" + (f" in {place}" if place else ""))
-    if same is not None:
-        parts.append(f"the same choice in {same:.1%}")
-    told = f"{', '.join(parts)}, on {count} item{'' if count == 1 else 's'}"
-    return told if answers["kept_aside"] else f"{told}, not kept aside: calibrated on the same"
+    kind = "held-out" if answers["kept_aside"] else "calibration"
+    worst = f"; worst {answers['worst']:.2g}" if count > 1 else ""
+    if worst and (place := answers.get("worst_place")):
+        worst += f" in {place}"
+    parts = [] if same is None else [f"top-1 agreement {same:.1%}"]
+    parts.append(f"output error {answers['error']:.2g} (relative MSE{worst})")
+    return f"measured on {count} {kind} sample{'' if count == 1 else 's'}: {', '.join(parts)}"
 
 
 def _counted(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in operators.items())
-
-
-def _share(error: float) -> str:
-    """A share of the energy of the answers: two digits are what it is known to."""
-    return f"{error:.2g} of the answers' energy"
 
 
 def _reasons(record: Record) -> Iterator[str]:

@@ -23,7 +23,9 @@ def command(
     format: _data.Format = None,
     policy: _data.Policies = None,
     option: _data.Options = None,
-    max_samples: Annotated[int | None, typer.Option(help="Stop after this many samples.")] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="Maximum number of samples, a random sample of the data.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="How many samples to run at a time.")] = 1,
     overwrite: Annotated[bool, typer.Option(help="Replace the samples of an earlier capture.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
@@ -37,13 +39,14 @@ def command(
         fewbit capture fewbit-demo/model.py:build --data fewbit-demo/npz -o fewbit-demo/some --max-samples 8 --json
     """
     from fewbit.data.capture import capture_dataset
+    from fewbit.data.drawing import draw
 
     network = load_function(model, returns="the model")()
     dataset = _data.open_data(data, transform, format=format, policies=policy, options=option)
     _data.check_batch_size(dataset, batch_size)
     given = names if names is None or names.endswith(".onnx") else names.split(",")
     with _output.TerminalProgress() as progress:
-        limited = dataset if max_samples is None else dataset.subset(max_samples)
+        limited = dataset if max_samples is None else draw(dataset, max_samples)
         inputs = progress.track(limited.inputs(network, batch_size), total=None, label="capturing")
         manifest = capture_dataset(network, inputs, out, names=given, max_samples=max_samples, overwrite=overwrite)
     if json:

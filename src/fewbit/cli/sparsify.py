@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from fewbit.cli import _choice, _data, _output, _sparse_summary
 from fewbit.cli._going_on import told_how_to_go_on
 from fewbit.cli._sparse_words import in_words_of_sparsify
-from fewbit.errors import UsageError
+from fewbit.errors import CalibrationWarning, UsageError
 
 Mode = Annotated[
     str, typer.Argument(help="one-shot: a few samples; training-aware; sparse-transfer: other data, the zeros stay.")
@@ -94,9 +95,11 @@ def command(
     was = before(folder)
     with (
         _output.TerminalProgress() as progress,
+        warnings.catch_warnings(),
         told_how_to_go_on(context, lambda: leave(folder, was)),
         in_words_of_sparsify(),
     ):
+        warnings.simplefilter("ignore", CalibrationWarning)  # the summary begins with them
         sparsify(
             model,
             data,

@@ -29,6 +29,19 @@ def count_samples(item: Any) -> int:
     return int(sizes.most_common(1)[0][0]) if sizes else 1
 
 
+def whole_labels(values: Any, count: int) -> list[int] | None:
+    """A column of class numbers as whole numbers; `None` if it is anything else.
+
+    >>> whole_labels(np.array([0, 2, 1]), 3), whole_labels(["a", "b", "c"], 3)
+    ([0, 2, 1], None)
+    """
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # lists of tensors, tensors that are not on the CPU
+        return None
+    return found.tolist() if found.shape == (count,) and found.dtype.kind in "iu" else None
+
+
 def cut(item: Any, samples: int) -> Any:
     """The first samples of an item; what its samples share stays whole.
 
@@ -43,12 +56,12 @@ def cut(item: Any, samples: int) -> Any:
     return map_leaves(shorten, item)
 
 
-def stack(samples: Sequence[Mapping[str, Array]], first: int = 0) -> dict[str, Array]:
+def stack(samples: Sequence[Mapping[str, Array]], numbers: Sequence[int] | None = None) -> dict[str, Array]:
     """Samples under the same names as one batch with a new leading axis.
 
     Args:
         samples: arrays by name, no batch axis.
-        first: the index of the first of them, for messages.
+        numbers: of the samples, for messages; from 0 if not given.
     """
     batch: dict[str, Array] = {}
     for name in samples[0]:
@@ -56,10 +69,11 @@ def stack(samples: Sequence[Mapping[str, Array]], first: int = 0) -> dict[str, A
         shapes = [value.shape for value in values]
         odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
         if odd is not None:
+            first, other = (0, odd) if numbers is None else (numbers[0], numbers[odd])
             raise DataError(
-                f"samples differ: {name!r} is {shapes[0]} in sample {first} and {shapes[odd]} in sample {first + odd}",
+                f"samples differ: {name!r} is {shapes[0]} in sample {first} and {shapes[odd]} in sample {other}",
                 code="batch-ragged",
-                where=f"sample {first + odd}, field {name!r}",
+                where=f"sample {other}, field {name!r}",
                 expected="one shape in a batch",
                 try_="batch_size=1, or pad or resize in a transform_fn",
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from fewbit import registry
@@ -28,6 +29,8 @@ from fewbit.data.source import Source
 from fewbit.data.tree import flatten, is_tensor
 from fewbit.errors import DataError, UsageError
 
+_NAMED = 8
+"""Of so many samples of a batch the places are named."""
 _FOR_FILES = frozenset({"input-missing", "input-name", "dtype-refused"})
 """Problems whose own advice is to save other files: for anything but files of arrays it is a transform_fn."""
 
@@ -122,7 +125,7 @@ class Feeder:
     def _batches(self, elements: Iterator[Any], batch_size: int) -> Iterator[tuple[str, Any]]:
         waiting: list[dict[str, Any]] = []
         places: list[str] = []
-        first = 0
+        numbers: list[int] = []
         for index, element in enumerate(elements):
             meets, rows = self._rows(element, index)
             if meets.whole:
@@ -131,7 +134,7 @@ class Feeder:
                 if waiting and row.keys() != waiting[0].keys():
                     one, other = ", ".join(waiting[0]), ", ".join(row)
                     raise DataError(
-                        f"samples differ: {one} in sample {first}, {other} in sample {index}",
+                        f"samples differ: {one} in sample {numbers[0]}, {other} in sample {self._source.number(index)}",
                         code="batch-ragged",
                         where=self._place(element, index),
                         expected="the same inputs in each sample of a batch",
@@ -139,26 +142,27 @@ class Feeder:
                     )
                 waiting.append(row)
                 places.append(self._place(element, index))
+                numbers.append(self._source.number(index))
                 if len(waiting) == batch_size:
-                    yield _span(places), self._stacked(waiting, first)
-                    waiting, places, first = [], [], index + 1
+                    yield _span(places, numbers), self._stacked(waiting, numbers)
+                    waiting, places, numbers = [], [], []
         if waiting and any(spec.shape and isinstance(spec.shape[0], int) for spec in self.signature.inputs):
             left = f"the last {len(waiting)} samples do not fill a batch of {batch_size}, which the model is fixed to"
             self._note("batch-incomplete", f"left out: {left}")
         elif waiting:
-            yield _span(places), self._stacked(waiting, first)
+            yield _span(places, numbers), self._stacked(waiting, numbers)
 
     def _unlike(self, element: Any, index: int, others: str, this: str) -> DataError:
         return DataError(
-            f"samples differ: those before have {others}, sample {index} has {this}",
+            f"samples differ: those before have {others}, sample {self._source.number(index)} has {this}",
             code="batch-ragged",
             where=self._place(element, index),
             expected="; ".join(str(spec) for spec in self.signature.inputs),
             try_="save all of them in one way",
         )
 
-    def _stacked(self, rows: list[dict[str, Any]], first: int) -> Any:
-        batch = stack(rows, first)
+    def _stacked(self, rows: list[dict[str, Any]], numbers: list[int]) -> Any:
+        batch = stack(rows, numbers)
         for spec in self.signature.inputs:
             if spec.shape == () and spec.name in batch:
                 batch[spec.name] = batch[spec.name].reshape(())  # an input without any axis has none for the batch
@@ -199,7 +203,8 @@ class Feeder:
         of_files = self._source.facts.get("format") == "npz" and not self._source.batched
         tries = (p.fix if of_files or p.code not in _FOR_FILES else BY_TRANSFORM for p in errors)
         raise DataError(
-            f"sample {index} does not fit the model: " + "; ".join(f"{p.message} [{p.code}]" for p in errors),
+            f"sample {self._source.number(index)} does not fit the model: "
+            + "; ".join(f"{p.message} [{p.code}]" for p in errors),
             code="sample-misfit",
             where=self._place(element, index),
             expected="; ".join(str(spec) for spec in self.signature.inputs),
@@ -258,16 +263,20 @@ class Feeder:
 
     def _place(self, element: Any, index: int) -> str:
         place = element.place if isinstance(element, Sample) else self._source.place(index)
-        return f"sample {index} ({place})" if place.path else f"sample {index}"
+        number = self._source.number(index)
+        return f"sample {number} ({place})" if place.path else f"sample {number}"
 
     def _input(self, place: int) -> str:
         names = self.signature.names
         return names[place] if place < len(names) else f"input_{place}"
 
 
-def _span(places: list[str]) -> str:
+def _span(places: list[str], numbers: list[int]) -> str:
     """Where the samples of a batch came from."""
-    return places[0] if places[0] == places[-1] else f"{places[0]} to {places[-1]}"
+    if all(after - before in (0, 1) for before, after in pairwise(numbers)):
+        return places[0] if places[0] == places[-1] else f"{places[0]} to {places[-1]}"
+    more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    return "; ".join(places[:_NAMED]) + more
 
 
 @contextmanager

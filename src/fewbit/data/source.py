@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fewbit.data.sample import Place
@@ -46,6 +46,29 @@ class Source:
     def place(self, index: int) -> Place:
         """Where the element at an index comes from, without reading it."""
         return Place(index=index)
+
+    def number(self, index: int) -> int:
+        """The number that users know an element by: of a subset, that in the data it was taken from."""
+        return index
+
+    def labels(self) -> Sequence[int] | None:
+        """The class of every element, where that is known without reading them."""
+        return None
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether elements come in a random order already."""
+        return False
+
+    def reordered(self, n: int | None, by_item: bool, seed: int) -> Source | None:
+        """For a source without random access: a random sample of it, in random order, if it can be had cheaply.
+
+        Args:
+            n: how many elements or samples are wanted; `None` for all.
+            by_item: whether `n` counts elements.
+            seed: of the choice.
+        """
+        return None
 
     def sample_count(self) -> int | None:
         """How many samples all elements hold together, or `None` when that takes reading them."""

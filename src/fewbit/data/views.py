@@ -30,8 +30,15 @@ class View(Source):
     def random_access(self) -> bool:
         return self.inner.random_access
 
+    @property
+    def is_shuffled(self) -> bool:
+        return self.inner.is_shuffled
+
     def place(self, index: int) -> Place:
         return self.inner.place(index)
+
+    def number(self, index: int) -> int:
+        return self.inner.number(index)
 
 
 class Picked(View):
@@ -62,6 +69,13 @@ class Picked(View):
     def place(self, index: int) -> Place:
         return self.inner.place(int(self._indices[index]))
 
+    def number(self, index: int) -> int:
+        return self.inner.number(int(self._indices[index]))
+
+    def labels(self) -> Sequence[int] | None:
+        labels = self.inner.labels()
+        return None if labels is None else [labels[int(index)] for index in self._indices]
+
 
 class Shard(View):
     """Every `world`-th element from `rank` on: the shards are disjoint and together are everything."""
@@ -86,6 +100,13 @@ class Shard(View):
 
     def place(self, index: int) -> Place:
         return self.inner.place(self._rank + index * self._world)
+
+    def number(self, index: int) -> int:
+        return self.inner.number(self._rank + index * self._world)
+
+    def labels(self) -> Sequence[int] | None:
+        labels = self.inner.labels()
+        return None if labels is None else labels[self._rank :: self._world]
 
 
 class Head(View):
@@ -121,6 +142,10 @@ class Head(View):
     def get(self, index: int) -> Any:
         return self.inner.get(index)
 
+    def labels(self) -> Sequence[int] | None:
+        labels = None if self.batched else self.inner.labels()
+        return None if labels is None else labels[: self._samples]
+
     def sample_count(self) -> int | None:
         inner = self.inner.sample_count()
         return None if inner is None else min(self._samples, inner)
@@ -141,6 +166,13 @@ class Claimed(View):
 
     def get(self, index: int) -> Any:
         return self.inner.get(index)
+
+    def labels(self) -> Sequence[int] | None:
+        return self.inner.labels()
+
+    def reordered(self, n: int | None, by_item: bool, seed: int) -> Source | None:
+        inner = self.inner.reordered(n, by_item, seed)
+        return None if inner is None else Claimed(inner, self.batched)
 
 
 class Mapped(View):
@@ -188,6 +220,13 @@ class Mapped(View):
         if self.inner.random_access:
             return f"Dataset(data_source)[{index}]"
         return "next(iter(data_source))" if index == 0 else f"next(itertools.islice(data_source, {index}, None))"
+
+    def labels(self) -> Sequence[int] | None:
+        return self.inner.labels()
+
+    def reordered(self, n: int | None, by_item: bool, seed: int) -> Source | None:
+        inner = self.inner.reordered(n, by_item, seed)
+        return None if inner is None else Mapped(inner, self._function, self.batched)
 
     def sample_count(self) -> int | None:
         return None if self.batched else known_length(self.inner)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import report_subset
 from fewbit.data.findings import Progress
 from fewbit.data.text import as_inputs
 from fewbit.engine.delivery import Delivery
@@ -22,7 +23,8 @@ from fewbit.engine.nearness import nearness
 from fewbit.engine.options import PRICE, Options
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
-from fewbit.engine.run import facts_of, probe, refuse_weights, view_of
+from fewbit.engine.reporting import warn_of_calibration
+from fewbit.engine.run import calibration_subset, facts_of, probe, refuse_weights, view_of
 from fewbit.engine.scoping import without
 from fewbit.engine.static import Calibrated, calibrate
 from fewbit.engine.verbs import configuration
@@ -69,7 +71,7 @@ def quantize_with_accuracy_control(
         drop_type: `"absolute"`, or `"relative"` to the float model's.
         preset: as in `quantize`; static activations.
         target: as in `quantize`.
-        subset_size: how many calibration samples are read.
+        subset_size: how much of the calibration data is read, items of a loader or else samples; see `quantize`.
         fast_bias_correction: as in `quantize`.
         ignored_scope: nodes that stay in float whatever happens.
         advanced_parameters: as in `quantize`; `price` is where the search begins.
@@ -111,6 +113,7 @@ def quantize_with_accuracy_control(
         reason = "not even the model with hardly anything in integers is as accurate as asked for"
         quantizer.record.note("accuracy-missed", reason, score=score, wanted=wanted)
     result.sign(quantizer.config, quantizer.record)
+    warn_of_calibration(quantizer.record)
     return deliver(quantizer, result)
 
 
@@ -123,14 +126,16 @@ def _calibrated(
         raise UsageError("no static activations to choose among", where="preset", expected="a preset such as w8a8")
     refuse_weights(view, plan)
     quantizer.record.facts |= facts_of(plan)
-    taken, places = dataset.subset(samples), ItemPlaces()
+    taken, places = calibration_subset(view, dataset, samples, by_item=True), ItemPlaces()
 
     def items(label: str) -> Iterator[Any]:
         fed = places.inputs(taken, view.signature(), options.batch_size)
         return progress.track(fed, total=samples, label=label)
 
     with places.told():
-        return calibrate(view, plan, items, record=quantizer.record, options=options, samples=samples, each=True)
+        run = calibrate(view, plan, items, record=quantizer.record, options=options, samples=samples, each=True)
+    report_subset(taken, quantizer.record, calibrates=True)
+    return run
 
 
 class _Judge:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw, report_subset
 from fewbit.data.findings import Progress
 from fewbit.data.source import known_length
 from fewbit.data.text import as_inputs
@@ -47,7 +48,7 @@ def compare(
             accuracy of classifiers is compared too.
         kind: what answers are: `"language"`, scores of the next token; `"classes"`, scores `[samples, classes]`;
             `"values"`, anything else. Found by looking if not given: two axes are taken for classes.
-        samples: read at most so many.
+        samples: read at most so many, a random sample of the data by a fixed seed; of a loader whole batches.
         batch_size: how many to run at a time.
         seqlen: the most tokens of a sample of text.
         pack: how rows of text become samples: `"concatenate"`, which decoders have if it is not given, or `"pad"`.
@@ -73,7 +74,7 @@ def compare(
     first = view_of(original)
     second = open_second(compressed, first)
     dataset = as_inputs(data, original, first.signature(), seqlen=seqlen, pack=pack, column=text_column)
-    dataset = dataset if samples is None else dataset.subset(samples)
+    dataset = dataset if samples is None else draw(dataset, samples)
     record, damage = Record("compare"), _damage(first, second)
     record.facts["bytes"] = {"original": first.size(), "compressed": second.size()}
     asked = pairs(dataset, first, second, batch_size=batch_size, damage=damage)
@@ -87,6 +88,7 @@ def compare(
     else:
         note_layers(damage, record, record_of_model(compressed))
     used = {"labels-left-out"} if "accuracy" in record.facts else set()
+    report_subset(dataset, record)
     record.lines += [line for line in dataset.record.lines if line["what"] not in used]
     for where, what in dict.fromkeys(chain(first.notes, second.notes)):
         record.note("run", what, where=where)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.data.findings import Progress
 from fewbit.model.view import Item, ModelView
 
@@ -34,8 +35,8 @@ class Evidence:
 
     @property
     def few(self) -> Dataset | None:
-        """The first samples."""
-        return None if self.dataset is None else self.dataset.subset(min(ITEMS, self.samples or ITEMS))
+        """A few samples, drawn from the whole dataset."""
+        return None if self.dataset is None else draw(self.dataset, min(ITEMS, self.samples or ITEMS))
 
     def first(self, view: ModelView) -> Item | None:
         """The first item."""

@@ -22,7 +22,8 @@ from fewbit.engine.nothing_quantized import require_something_planned
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
-from fewbit.engine.run import execute, probe, refuse_weights, require_data, view_of
+from fewbit.engine.reporting import warn_of_calibration
+from fewbit.engine.run import calibration_subset, execute, probe, refuse_weights, require_data, view_of
 from fewbit.errors import UsageError
 from fewbit.model.view import ModelView
 from fewbit.modules.freezing import freeze as freeze_modules
@@ -84,7 +85,8 @@ class ModelQuantizer:
             dataloader: calibration inputs: a loader, a list, a `Dataset`, a path. Needed for static activations; for
                 weights it is optional, and weighs errors by what each input feature really carries.
             inplace: change the caller's model, which saves holding both.
-            samples: read at most so many samples.
+            samples: read at most so many samples, a random sample of the data by a fixed seed; of a list of batches
+                whole ones until there are so many samples in them.
             batch_size: of samples that have no batch axis yet; loaders keep theirs.
             progress: shows how far it is.
 
@@ -92,7 +94,7 @@ class ModelQuantizer:
             UsageError: a static activation without data, a name in the configuration that matches nothing.
             DataError: an empty loader, inputs the model does not take, a value that is not finite.
         """
-        made = self.quantize_view(
+        result = self.quantize_view(
             view_of(model),
             dataloader,
             model=model,
@@ -102,8 +104,9 @@ class ModelQuantizer:
             options=Options(batch_size=batch_size),
             checked=True,
         ).native()
+        warn_of_calibration(self.record)
         warn_if_broken(self.record)
-        return made
+        return result
 
     @torch.inference_mode(False)  # blocks are tuned by gradients, and what is made is to be used outside of that mode
     def quantize_view(
@@ -114,6 +117,7 @@ class ModelQuantizer:
         model: Any = None,
         inplace: bool = False,
         samples: int | None = None,
+        by_item: bool = False,
         progress: Progress | None = None,
         options: Options | None = None,
         work: Path | None = None,
@@ -141,6 +145,7 @@ class ModelQuantizer:
                 column=options.text_column,
             )
             probe(view, dataset, options.batch_size)
+            dataset = calibration_subset(view, dataset, samples, by_item=by_item)
         self.record = Record("quantize")
         if self._mix is not None:
             planned = make_plan(view, self._mix.config)
@@ -164,6 +169,7 @@ class ModelQuantizer:
             record=self.record,
             progress=progress or Progress(),
             samples=samples,
+            by_item=by_item,
             options=options,
             work=work,
             statistics=statistics,

@@ -13,11 +13,13 @@ import torch
 from fewbit import registry
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw, report_subset
 from fewbit.data.findings import Progress
 from fewbit.data.signature import read_signature
 from fewbit.data.source import known_length
 from fewbit.engine.block_tuning import refuse_untunable
 from fewbit.engine.by_layer import execute_by_layer
+from fewbit.engine.collect import needed
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.joining import is_first, joined
 from fewbit.engine.measuring import Reference, measure, reference_outputs
@@ -61,6 +63,7 @@ def execute(
     record: Record,
     progress: Progress,
     samples: int | None = None,
+    by_item: bool = False,
     options: Options | None = None,
     work: Path | None = None,
     statistics: Path | None = None,
@@ -74,7 +77,8 @@ def execute(
         dataset: the data, if there is any.
         record: takes a line about each layer.
         progress: shows how far it is.
-        samples: how many are read at most.
+        samples: how many are read at most: a random sample of the dataset by a fixed seed, if that can be indexed.
+        by_item: whether `samples` counts the items of a loader, and not the samples in them.
         options: of the run.
         work: a folder for what is finished, from which the same run goes on if it is stopped.
         statistics: a folder for second moments: with data they are kept there, without they are taken from there.
@@ -96,12 +100,9 @@ def execute(
     refuse_untunable(view, plan, data=dataset is not None)
     _refuse_statistics(view, plan, statistics)
     refuse_weights(view, plan)
-    if dataset is not None and samples is not None:
-        batch = fixed_batch(read_signature(view.signature()))
-        samples = max(samples // batch, 1) * batch  # an item that is cut is none that such a model takes
-    taken = dataset if dataset is None or samples is None else dataset.subset(samples)
-    if dataset is not None and (length := known_length(dataset.source)) is not None:
-        samples = length if samples is None else min(samples, length)
+    taken = None if dataset is None else calibration_subset(view, dataset, samples, by_item=by_item)
+    if taken is not None and (length := known_length(taken.source)) is not None:
+        samples = length
     places = ItemPlaces()
     static = bool(plan.static) and "place" in view.can
     reference: Reference | None = None
@@ -150,6 +151,7 @@ def execute(
             execute_by_layer(view, plan, passes, record=record, progress=progress, options=options)
     if taken is not None:
         record.lines += taken.record.lines
+        report_subset(taken, record, calibrates=bool(plan.static or needed(plan)))
     for where, what in view.notes:
         record.note("run", what, where=where)
     if checked:
@@ -159,6 +161,14 @@ def execute(
         if found and "place" in view.can:
             check_runtime(view, reference, found, record)
     return view
+
+
+def calibration_subset(view: ModelView, dataset: Dataset, samples: int | None, *, by_item: bool = False) -> Dataset:
+    """The calibration samples, drawn from the whole dataset; see `execute`."""
+    if samples is not None and not (by_item and dataset.batched):
+        batch = fixed_batch(read_signature(view.signature()))
+        samples = max(samples // batch, 1) * batch  # such a model takes no smaller batch
+    return draw(dataset, samples, by_item=by_item)
 
 
 def probe(view: ModelView, dataset: Dataset, batch_size: int) -> None:

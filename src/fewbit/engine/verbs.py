@@ -19,6 +19,7 @@ from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.engine.reporting import warn_of_calibration
 from fewbit.engine.run import view_of
 from fewbit.engine.scoping import ignored, without
 from fewbit.engine.stages import split_stages
@@ -63,7 +64,10 @@ def quantize(
         mode: a number format instead of a preset: `"fp8"`, `"mxfp4"` ….
         target: where it will run: `"onnxruntime"` (the default), `"openvino"` or `"generic"` for an ONNX model,
             `"torch"` for a module.
-        subset_size: how many samples are read.
+        subset_size: how much of the data is read, as in NNCF: of a loader, a list or anything else that yields model
+            inputs, so many items, each with all the samples in its batch; of files, tensors and datasets without a
+            batch axis, so many samples. What can be indexed is sampled at random by a fixed seed, over all of it and
+            each class in proportion where labels are known; of a stream the first ones are read, with a warning.
         fast_bias_correction: biases make up for what rounding a weight does to the mean of the layer's output; if not,
             layer after layer for what all rounding before it does, which takes longer.
         model_type: not needed: what a model is made of is found by looking.
@@ -103,11 +107,13 @@ def quantize(
         calibration_dataset,
         model=model,
         samples=subset_size,
+        by_item=True,
         progress=progress,
         options=options,
         work=deliver.work,
         checked=True,
     )
+    warn_of_calibration(quantizer.record)
     made = deliver(quantizer, result)
     warn_if_broken(quantizer.record)
     return made
@@ -151,7 +157,7 @@ def compress_weights(
             they are settled by `gptq`; both only if the answers on samples kept aside come nearer.
         ignored_scope: layers that stay in float.
         all_layers: embeddings and the last layer too; below eight bits they are `int8_asym` otherwise.
-        subset_size: how many samples of `dataset` are read.
+        subset_size: how much of `dataset` is read, items of a loader or else samples; see `quantize`.
         target: where it will run; see `quantize`.
         statistics: a folder for the second moments of what layers read. With a dataset they are kept there, in a new
             folder; without one weights are settled from those that are there, in seconds, whatever the mode.
@@ -199,6 +205,7 @@ def compress_weights(
         dataset,
         model=model,
         samples=subset_size,
+        by_item=True,
         progress=progress,
         options=options,
         work=deliver.work,
@@ -206,6 +213,7 @@ def compress_weights(
         statistics=None if statistics is None else Path(statistics).expanduser(),
         refuse=partial(deliver.refuse, view),
     )
+    warn_of_calibration(quantizer.record)
     if opened is not None:
         quantizer.record.note("model-opened", f"not compressed file to file: {opened}")
     made = deliver(quantizer, result)

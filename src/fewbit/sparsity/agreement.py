@@ -7,6 +7,7 @@ from typing import Any
 
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.data.signature import read_signature
 from fewbit.engine.judging import judge_for
 from fewbit.engine.pairing import pairs
@@ -29,7 +30,7 @@ def agreement(dense: Any, model: Any, data: Any, *, samples: int) -> dict[str, A
     """
     first, second = view_of(dense), view_of(model)
     size = fixed_batch(read_signature(first.signature()))
-    dataset = (data if isinstance(data, Dataset) else Dataset(data)).subset(max(samples // size, 1) * size)
+    dataset = draw(data if isinstance(data, Dataset) else Dataset(data), max(samples // size, 1) * size)
     judge = None
     for pair in pairs(dataset, first, second, batch_size=size):
         judge = judge or judge_for(pair, first, None, Record("measure"))

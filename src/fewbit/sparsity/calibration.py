@@ -13,6 +13,7 @@ from fewbit import registry
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.config import DatasetConfig, generate_dataset_config
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.data.preparing.checking import keys_of
 from fewbit.data.sample import Sample
 from fewbit.data.signature import read_signature
@@ -24,7 +25,6 @@ from fewbit.sparsity.use_cases._base import UseCase
 
 _PICTURES = "pixel_values"
 _OBJECTS = ("boxes", "classes", "polygons", "mask", "masks")
-_SEED = 0
 
 
 def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[str, Any], samples: int) -> Dataset:
@@ -55,7 +55,7 @@ def calibration_of(data: Any, network: Network, use_case: UseCase, own: Mapping[
         opened = data.open("train")
         made = Dataset(opened.source, AsInputs.of(network.model, use_case), batched=False)
         if known_length(made.source) is not None:
-            made = made.subset(samples, seed=_SEED)
+            made = draw(made, samples)
     made.validate(network.model)
     return made
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.findings import Progress
+from fewbit.engine.reporting import warn_of_calibration
 from fewbit.errors import UsageError
 from fewbit.record import Record
 from fewbit.schemes.faults import refuse
@@ -165,7 +166,9 @@ def sparsify(
             texts = found.use_case.kind == "texts"
             how = {name: said.own[name] for name in _OF_TEXTS if texts or name in options}
             complete = replace(complete, samples=samples, **how)
-        return carry_out(complete, job, folder)
+        made = carry_out(complete, job, folder)
+    warn_of_calibration(record)
+    return made
 
 
 def _recipe(

@@ -2,8 +2,8 @@
 """`generate_dataset_config`: what it takes, what it refuses, and that what it gives stays as it is."""
 
 import json
-import pickle
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
@@ -91,7 +91,9 @@ def test_the_fingerprint_is_the_same_in_another_process(rows):
         "from fewbit.data.config import generate_dataset_config as g\n"
         f"print(g({str(rows)!r}, ['tokenization'], {{'tokenizer': 'bytes', 'max_length': 9}}).fingerprint)"
     )
-    found = subprocess.check_output([sys.executable, "-c", code], text=True, env=os.environ | {"PYTHONHASHSEED": "7"}).strip()
+    found = subprocess.check_output(
+        [sys.executable, "-c", code], text=True, env=os.environ | {"PYTHONHASHSEED": "7"}
+    ).strip()
     assert found == config(rows, steps=["tokenization"], max_length=9).fingerprint
 
 

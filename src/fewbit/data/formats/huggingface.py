@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from fewbit.data.batch import whole_labels
 from fewbit.data.findings import Code, DataReport, Policy, Severity
 from fewbit.data.formats._base import Match
 from fewbit.data.kinds import comes_from
@@ -145,6 +146,17 @@ class TableSource(Source):
     def place(self, index: int) -> Place:
         name, _, row = self._find(index)
         return Place(name, index=row)
+
+    def labels(self) -> Sequence[int] | None:
+        """The column of classes, which is read without the rest of the rows."""
+        column = self.facts.get("label")
+        if column is None or self.facts.get("class_names_differ"):
+            return None
+        try:
+            found = [label for part in self._parts.values() for label in part.with_format(None)[column]]
+        except KeyError:  # a split without that column
+            return None
+        return whole_labels(found, len(self))
 
     def _find(self, index: int) -> tuple[str, Any, int]:
         left = index

@@ -76,6 +76,12 @@ class FolderSource(Source):
         self._settle()
         return Place(self._members[index][0].name, index=index)
 
+    def labels(self) -> Sequence[int] | None:
+        """The class of each file, if all have one."""
+        self._settle()
+        labels = [label for _, label in self._members if label is not None]
+        return labels if labels and len(labels) == len(self._members) else None
+
     def _settle(self) -> None:
         """Find out which files are dropped; one whose fault is to be raised stays, and raises when it is read."""
         if self._settled:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fewbit.data.batch import whole_labels
 from fewbit.data.sample import Place, Sample
 from fewbit.data.source import Source
 from fewbit.errors import DataError
@@ -48,12 +49,16 @@ class ColumnSource(Source):
         super().__init__()
         self._rows = ColumnRows(columns)
         self.facts["columns"] = list(columns)
+        self._labels = next((columns[name] for name in ("label", "labels") if name in columns), None)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def get(self, index: int) -> Sample:
         return Sample(self._rows[index], place=Place("columns", index=index))
+
+    def labels(self) -> Sequence[int] | None:
+        return None if self._labels is None else whole_labels(self._labels, len(self))
 
 
 class ArraySource(Source):

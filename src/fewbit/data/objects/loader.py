@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -39,6 +40,50 @@ class LoaderSource(Source):
         loan = Loan(generators=[own] if own is not None else [])
         return loan.iterate(lambda: self._loader, self._failed)
 
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the loader draws samples at random."""
+        data = sys.modules["torch"].utils.data
+        sampler = getattr(self._loader.batch_sampler, "sampler", self._loader.sampler)
+        return isinstance(sampler, data.RandomSampler | data.SubsetRandomSampler | data.WeightedRandomSampler)
+
+    def reordered(self, n: int | None, by_item: bool, seed: int) -> Source | None:
+        """A loader like this one over a random sample of its dataset, in batches of the same size.
+
+        Only where this one reads an indexed dataset from its first to its last sample; any other way to choose samples
+        is the user's own. Loaders that are read whole keep their batches.
+        """
+        data, loader = sys.modules["torch"].utils.data, self._loader
+        batching = loader.batch_sampler
+        sampler: Any = loader.sampler if batching is None else getattr(batching, "sampler", None)
+        plain = batching is None or type(batching) is data.BatchSampler
+        if type(loader) is not data.DataLoader or not plain or type(sampler) is not data.SequentialSampler:
+            return None
+        size = 1 if batching is None else batching.batch_size
+        rows = min(len(sampler), len(loader) * size)  # fewer where the last batch is dropped
+        wanted = rows if n is None else min(n * size if by_item else n, rows)
+        if wanted == rows and size > 1:
+            return None
+        order = random.Random(seed).sample(range(rows), wanted)
+        batches = [order[start : start + size] for start in range(0, wanted, size)]
+        made = _Rebatched(
+            data.DataLoader(
+                loader.dataset,
+                **({"batch_size": None, "sampler": order} if batching is None else {"batch_sampler": batches}),
+                num_workers=loader.num_workers,
+                collate_fn=loader.collate_fn,
+                pin_memory=loader.pin_memory,
+                timeout=loader.timeout,
+                worker_init_fn=loader.worker_init_fn,
+                multiprocessing_context=loader.multiprocessing_context,
+                generator=loader.generator,
+                prefetch_factor=loader.prefetch_factor,
+            ),
+            batched=self.batched,
+        )
+        made.facts, made.record = self.facts, self.record
+        return made
+
     def _failed(self, index: int, error: Exception) -> DataError:
         return DataError(
             f"the loader raised {type(error).__name__}: {error}",
@@ -58,6 +103,27 @@ class LoaderSource(Source):
             return None if size is None else min(rows, size * len(self._loader))
         except TypeError:
             return None
+
+
+class _Rebatched(LoaderSource):
+    """A loader over samples that were drawn from another's dataset."""
+
+    def __init__(self, loader: Any, *, batched: bool):
+        super().__init__(loader)
+        self.batched = batched
+
+    def _failed(self, index: int, error: Exception) -> DataError:
+        found = super()._failed(index, error)
+        advice = (
+            "samples are drawn from the whole dataset: use a collate_fn that pads them to one size, or batch_size=1"
+        )
+        return DataError(
+            found.what,
+            code=found.code,
+            where=f"{found.where} of samples drawn at random",
+            expected=found.expected,
+            try_=f"{found.try_}; {advice}",
+        )
 
 
 def _over_columns(loader: Any, note: Callable[[str], None]) -> Any:

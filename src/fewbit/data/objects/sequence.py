@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from fewbit.data.batch import whole_labels
 from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place
 from fewbit.data.source import Source
@@ -43,6 +44,11 @@ class SequenceSource(Source):
 
     def place(self, index: int) -> Place:
         return Place(type(self._sequence).__name__, index=index)
+
+    def labels(self) -> Sequence[int] | None:
+        """What the datasets of torchvision call `targets`."""
+        targets = None if self.batched else getattr(self._sequence, "targets", None)
+        return None if targets is None else whole_labels(targets, len(self))
 
 
 class IterableSource(Source):

@@ -73,8 +73,8 @@ def as_inputs(
     pictured = pictures.picture_column(first, signature)
     if pictured is None:
         facts = facts_of(model, takes)
-        return Dataset(_packed(opened.source, wording, open_tokenizer(model), signature, facts, seqlen, pack))
-    return Dataset(_pictured(opened.source, wording, pictured, pictures.open_processor(model), signature, seqlen))
+        return Dataset(_packed(opened.source, wording, open_tokenizer(model), signature, facts, seqlen, pack, []))
+    return Dataset(_pictured(opened.source, wording, pictured, pictures.open_processor(model), signature, seqlen, []))
 
 
 def _packed(
@@ -85,6 +85,7 @@ def _packed(
     facts: ModelFacts,
     seqlen: int,
     pack: str | None,
+    tallies: list[Tally],
 ) -> Packed:
     inputs = Inputs(signature, tokenizer, facts)
     limits = (inputs.length, facts.positions, tokenizer.model_max_length)
@@ -106,7 +107,11 @@ def _packed(
             label = {} if found.label is None or LABEL in signature.names else {LABEL: found.label}
             yield Sample({**made, **label}, place=place)
 
-    return Packed(source, _tallied(source, wording, chosen, longest, samples), alike=way is packing.concatenate)
+    def again(rows: Source) -> Packed:
+        return _packed(rows, wording, tokenizer, signature, facts, seqlen, pack, tallies)
+
+    make = _tallied(source, wording, chosen, longest, samples, tallies)
+    return Packed(source, make, alike=way is packing.concatenate, again=again)
 
 
 def _runs(facts: ModelFacts, tokenizer: Any, signature: Signature) -> bool:
@@ -118,21 +123,35 @@ def _runs(facts: ModelFacts, tokenizer: Any, signature: Signature) -> bool:
 
 
 def _pictured(
-    source: Source, wording: Wording, column: str, processor: Any, signature: Signature, seqlen: int
+    source: Source,
+    wording: Wording,
+    column: str,
+    processor: Any,
+    signature: Signature,
+    seqlen: int,
+    tallies: list[Tally],
 ) -> Packed:
     def items(tally: Tally) -> Iterator[Any]:
         for made in pictures.with_pictures(rows_of(source), wording, column, processor, signature, tally):
             tally.sample(made["input_ids"].numel())
             yield made
 
-    return Packed(source, _tallied(source, wording, "pad", seqlen, items), batched=True, alike=False)
+    def again(rows: Source) -> Packed:
+        return _pictured(rows, wording, column, processor, signature, seqlen, tallies)
+
+    make = _tallied(source, wording, "pad", seqlen, items, tallies)
+    return Packed(source, make, batched=True, alike=False, again=again)
 
 
 def _tallied(
-    source: Source, wording: Wording, pack: str, seqlen: int, make: Callable[[Tally], Iterator[Any]]
+    source: Source,
+    wording: Wording,
+    pack: str,
+    seqlen: int,
+    make: Callable[[Tally], Iterator[Any]],
+    tallies: list[Tally],
 ) -> Callable[[], Iterator[Any]]:
-    """A reading with its counts, which take the place of those of a reading before it."""
-    tallies: list[Tally] = []
+    """A reading with its counts, which take the place of those of a reading before it, kept in `tallies`."""
 
     def start() -> Iterator[Any]:
         for old in tallies:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fewbit.data.source import Source
+from fewbit.data.text.shuffled import in_random_order
 
 
 class Packed(Source):
@@ -17,14 +18,24 @@ class Packed(Source):
         make: starts making samples, from the first.
         alike: whether they are all of one length, and can be put into batches.
         batched: whether they have a batch axis.
+        again: makes the same of other rows.
     """
 
-    def __init__(self, inner: Source, make: Callable[[], Iterator[Any]], *, alike: bool, batched: bool = False):
+    def __init__(
+        self,
+        inner: Source,
+        make: Callable[[], Iterator[Any]],
+        *,
+        alike: bool,
+        batched: bool = False,
+        again: Callable[[Source], Packed] | None = None,
+    ):
         super().__init__()
         self.batched = batched
         self.facts = {**inner.facts, "format": "text", "alike": alike}
         self.record = inner.record
         self._make = make
+        self._inner, self._again = inner, again
         self._made: list[Any] = []
         self._going: Iterator[Any] | None = None
         self._complete = False
@@ -42,6 +53,15 @@ class Packed(Source):
                     return
             yield self._made[index]
             index += 1
+
+    def reordered(self, n: int | None, by_item: bool, seed: int) -> Source | None:
+        """Samples of the rows in random order, which are read as far as samples are asked for."""
+        rows = None if self._again is None else in_random_order(self._inner, seed)
+        if self._again is None or rows is None:
+            return None
+        made = self._again(rows)
+        made.facts["rows"] = len(rows)
+        return made
 
     def _more(self) -> bool:
         """Make one sample more; whether there was one."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.capturing.modes import evaluating
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.data.signature import read_signature
 from fewbit.sparsity.job import Job
 from fewbit.tuning import randomness
@@ -50,12 +51,13 @@ class Sample:
 
 
 def items_of(model: Any, job: Job, count: int = _COUNT) -> list[Any]:
-    """The first items of the calibration data; none where there is no data."""
+    """Some items of the calibration data, drawn at random by a fixed seed; none where there is no data."""
     if job.calibration is None:
         return []
     data = job.calibration if isinstance(job.calibration, Dataset) else Dataset(job.calibration)
+    batch = fixed_batch(read_signature(model))
     with randomness.private(0):
-        return list(islice(data.inputs(model, fixed_batch(read_signature(model))), count))
+        return list(islice(draw(data, count * batch, by_item=True).inputs(model, batch), count))
 
 
 def samples_of(model: Any, items: Sequence[Any]) -> list[Sample]:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.data.signature import read_signature
 from fewbit.engine.collect import HELD_OUT_EVERY, is_held_out
 from fewbit.engine.evidence import Evidence
@@ -55,4 +56,4 @@ def _readable(view: ModelView, evidence: Evidence) -> Dataset:
     if evidence.samples is None:
         return evidence.dataset
     batch = fixed_batch(read_signature(view.signature()))
-    return evidence.dataset.subset(max(evidence.samples // batch, 1) * batch)
+    return draw(evidence.dataset, max(evidence.samples // batch, 1) * batch)

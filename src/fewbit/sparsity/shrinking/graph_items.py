@@ -8,6 +8,7 @@ from typing import Any
 
 from fewbit.backends.graph.view import GraphView
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.errors import DataError
 from fewbit.sparsity.calibration import batch_of
@@ -57,7 +58,7 @@ class Items:
         assert self._data is not None
         self.judges, last = [], None
         batch = batch_of(self._view.signature(), self._job)
-        taken = self._data.subset(max(self._job.samples // batch, 1) * batch)
+        taken = draw(self._data, max(self._job.samples // batch, 1) * batch)
         items = self._job.progress.track(self._inputs(taken), total=None, label="what layers read")
         for index, item in enumerate(items):
             if index % _EACH == _EACH - 1 and len(self.judges) < _MOST:

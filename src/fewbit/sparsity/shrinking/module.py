@@ -16,6 +16,7 @@ from torch import nn
 
 from fewbit.backends.eager.calling import Item
 from fewbit.data.dataset import Dataset
+from fewbit.data.drawing import draw
 from fewbit.engine.item_places import ItemPlaces
 from fewbit.engine.run import view_of
 from fewbit.errors import UsageError
@@ -47,7 +48,7 @@ def shrink_module(model: nn.Module, settings: Any, job: Job) -> nn.Module:
     with places.told():
         view = view_of(model)
         data = job.calibration if isinstance(job.calibration, Dataset) else Dataset(job.calibration)
-        taken = data.subset(job.samples)
+        taken = draw(data, job.samples)
         item = next(iter(places.inputs(taken, view.signature(), 2 if _may_stack(taken) else 1)))
         items = probes(model, item)
         groups = find_groups(trace(model, items[0]))

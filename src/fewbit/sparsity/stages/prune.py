@@ -22,7 +22,7 @@ from fewbit.data.text import as_inputs
 from fewbit.engine.evidence import Evidence
 from fewbit.engine.joining import by_the_first
 from fewbit.engine.options import Options
-from fewbit.engine.run import execute, probe, view_of
+from fewbit.engine.run import calibration_subset, execute, probe, view_of
 from fewbit.engine.walked import wants_walk
 from fewbit.errors import UsageError
 from fewbit.model.view import ModelView
@@ -74,6 +74,7 @@ def run(model: Any, settings: Settings, job: Job) -> Any:
     if job.calibration is not None:
         dataset = as_inputs(job.calibration, model, view.signature(), seqlen=options.seqlen, pack=options.pack)
         probe(view, dataset, options.batch_size)
+        dataset = calibration_subset(view, dataset, job.samples)
     record = Record("prune")
     found = pruning_plan(view, settings, data=dataset is not None)
     _tell(found, record)
@@ -97,7 +98,7 @@ def run(model: Any, settings: Settings, job: Job) -> Any:
         _correct_norms(made, model, dataset, options.batch_size, job.samples, record)
     job.record.lines += record.lines
     job.record.facts["prune"] = _totals(layers) | {"items": record.facts["items"], "layers": layers} | {
-        name: record.facts[name] for name in ("budget", "correction", "batch_norms") if name in record.facts
+        name: record.facts[name] for name in ("budget", "correction", "batch_norms", "subset") if name in record.facts
     }  # fmt: skip
     return made
 
