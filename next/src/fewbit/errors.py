@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors and warnings: what happened, where, what was expected, what to try.
 
-A text names parameters as `{samples}` or `{preset=w4a16}` and commands as `{fewbit.plan}`; `render` writes them as flags
-on the command line and as keywords in Python. So one message serves both interfaces.
+A text names parameters as `{samples}` or `{preset=w4a16}` and commands as `{fewbit.plan}`; `render` writes them as
+flags on the command line and as keywords in Python. So one message serves both interfaces.
 
 >>> error = UsageError("64 samples are too few", code="samples", param="samples", hint="{samples=300}")
 >>> print(error)
@@ -61,6 +61,10 @@ class FewbitError(Exception):
         self.where, self.expected, self.hint = where, expected, hint
         self.parts = tuple(parts)
 
+    def __reduce__(self) -> Any:
+        """Errors travel between processes: data-loading workers raise them."""
+        return _restore, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         return self.text("python")
 
@@ -83,6 +87,13 @@ class FewbitError(Exception):
         fields = {"code": self.code, "what": shown(self.what), "param": self.param, "where": shown(self.where)}
         fields |= {"expected": shown(self.expected), "try": shown(self.hint)}
         return fields | ({"errors": [part.to_dict(interface) for part in self.parts]} if self.parts else {})
+
+
+def _restore(kind: type[FewbitError], args: tuple[Any, ...], fields: dict[str, Any]) -> FewbitError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class UsageError(FewbitError, ValueError):

@@ -101,7 +101,7 @@ COMMANDS = (
     Command("sparsify", "Compress", "Set weights to zero or remove channels", ("MODEL",), ()),
     Command("finetune", "Train", "Train a model on your data: full, LoRA, QAT, distillation", ("MODEL",), ()),
     Command("plan", "Inspect", "Show what would happen to each layer, without running anything", ("MODEL",), ()),
-    Command("compare", "Inspect", "Compare the outputs of two models, with confidence intervals", ("MODEL", "MODEL"), ()),
+    Command("compare", "Inspect", "Compare the outputs of two models, with confidence intervals", ("MODEL",) * 2, ()),
     Command("statistics", "Inspect", "Show or merge saved calibration statistics", ("DIR...",), (), "merge_statistics"),
     Command("export", "Deliver", "Write or convert a model for a runtime", ("MODEL",), ()),
     Command(
@@ -139,8 +139,8 @@ OPTIONS = (
     # Data
     Option("data", "Data", "data", "DATA", "Dataset: file, folder, URL, hub name, or FILE.py:NAME.",
            tuple(name for name in _DATA if name != "check"), common=True),
-    Option("data_format", "Data", "name", "NAME", "Dataset format; detected by default (see: fewbit list data-formats).",
-           (*_DATA, "list")),
+    Option("data_format", "Data", "name", "NAME",
+           "Dataset format; detected by default (see: fewbit list data-formats).", (*_DATA, "list")),
     Option("data_option", "Data", "pairs", "KEY=VALUE",
            "Setting of the dataset format, for example delimiter=';'. Repeatable.", _DATA, repeatable=True),
     Option("task", "Data", "name", "NAME", "Task, for example image-classification; inferred by default.", _DATA),
@@ -272,7 +272,8 @@ REMOVED = {
 """Flags of the old version and of other tools, with the option that does the same."""
 
 FOREIGN_COMMANDS = {
-    "compress": "fewbit quantize MODEL --preset w4a16", "convert": "fewbit export MODEL", "val": "fewbit compare MODEL MODEL",
+    "compress": "fewbit quantize MODEL --preset w4a16", "convert": "fewbit export MODEL",
+    "val": "fewbit compare MODEL MODEL",
     "run": "fewbit quantize MODEL", "eval": "fewbit compare MODEL MODEL", "inspect": "fewbit plan MODEL",
     "info": "fewbit plan MODEL",
 }  # fmt: skip
@@ -361,7 +362,9 @@ def _one(option: Option, text: str) -> Any:
 
 
 def _bounded(option: Option, number: Any, text: str) -> Any:
-    if option.minimum is not None and not number >= option.minimum or option.kind == "integer" and number != int(number):
+    if (option.minimum is not None and not number >= option.minimum) or (
+        option.kind == "integer" and number != int(number)
+    ):
         raise _wrong(option, text, _expected(option))
     return number
 
@@ -371,7 +374,7 @@ def _numbers(option: Option, items: Sequence[Any]) -> tuple[float, ...]:
         numbers = tuple(float(item) for item in items)
     except (TypeError, ValueError):
         raise _wrong(option, items, "numbers separated by commas") from None
-    if len(numbers) not in (1, 3) or option.name == "std" and min(numbers) <= 0:
+    if len(numbers) not in (1, 3) or (option.name == "std" and min(numbers) <= 0):
         raise _wrong(option, items, "one number, or three: red, green, blue" + "; above 0" * (option.name == "std"))
     return numbers
 

@@ -163,8 +163,8 @@ def _publish(output: Output) -> None:
             os.replace(file, output.path.with_name(file.name))
         output.work.rmdir()
         return
-    earlier = output.path.with_name(f"{output.path.name}.old")
-    shutil.rmtree(earlier, ignore_errors=True)
+    # A name of its own, so that no folder of the user's is in the way.
+    earlier = output.path.with_name(f".{output.path.name}.replaced-{os.getpid()}")
     if output.path.exists():
         os.replace(output.path, earlier)
     os.replace(output.work, output.path)

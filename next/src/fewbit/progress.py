@@ -60,7 +60,7 @@ class Bar:
     @property
     def seconds_left(self) -> float | None:
         """An estimate; `None` before three items or two seconds, and without a total."""
-        if not self.total or not self.done or self.done < 3 and self.seconds < 2:
+        if not self.total or not self.done or (self.done < 3 and self.seconds < 2):
             return None
         return self.seconds / self.done * max(self.total - self.done, 0)
 
@@ -334,7 +334,9 @@ class Notebook(Log):
     def _redraw(self, bar: Bar) -> None:
         left = bar.seconds_left
         count = f"{bar.done:,}/{plural(bar.total, bar.unit)}" if bar.total else ""
-        self._display(f"    {bar.name:<14}{count}   {duration(bar.seconds) if left is None else duration(left) + ' left'}")
+        self._display(
+            f"    {bar.name:<14}{count}   {duration(bar.seconds) if left is None else duration(left) + ' left'}"
+        )
 
     def _display(self, live: str) -> None:
         from IPython.display import display  # type: ignore[import-not-found]

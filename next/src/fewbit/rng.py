@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def isolated(seed: int = 0) -> Iterator[None]:
 
     The global generators are shared by all threads, so only one thread at a time is inside.
     """
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     with _LOCK:
         python_state, numpy_state = random.getstate(), np.random.get_state()
         torch_state = None if torch is None else torch.random.get_rng_state()

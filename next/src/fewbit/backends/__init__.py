@@ -8,6 +8,7 @@ from typing import Any
 
 from fewbit import registry
 from fewbit.backends._base import Backend
+from fewbit.data.user_code import parse_reference
 from fewbit.errors import UsageError, nearest
 
 
@@ -17,7 +18,7 @@ def find_backend(source: Any) -> Backend:
     Raises:
         UsageError: the file is missing, or no backend knows it.
     """
-    if isinstance(source, str | Path) and not Path(source).exists():
+    if isinstance(source, str | Path) and not Path(source).exists() and parse_reference(str(source)) is None:
         path = Path(source)
         parent = path.parent if path.parent.is_dir() else Path()
         there = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
@@ -33,10 +34,11 @@ def find_backend(source: Any) -> Backend:
         if backend.matches(source):
             return backend
     suffixes = [suffix for name in registry.names("backends") for suffix in registry.get("backends", name).suffixes]
+    is_path = isinstance(source, str | Path)
     raise UsageError(
-        f"no backend reads {source!r}" if isinstance(source, str | Path) else f"no backend takes a {type(source).__name__}",
+        f"no backend reads {source!r}" if is_path else f"no backend takes a {type(source).__name__}",
         code="model-unknown",
-        where=str(source) if isinstance(source, str | Path) else None,
+        where=str(source) if is_path else None,
         expected=", ".join(suffixes),
         hint="export the model to ONNX",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a backend: it reads its model into the neutral graph, runs it, applies edits, saves. It decides nothing.
+"""The protocol of a backend: it reads a model into the neutral graph, runs it, applies edits, saves; decides nothing.
 
 One file or folder here per backend defines `BACKEND`. It is importable without its framework.
 """

@@ -78,6 +78,6 @@ def _rows(options: list[Option], command: Command, width: int) -> list[str]:
 
 def _default(option: Option, command: Command) -> str:
     default = option.default_for(command.name)
-    if default in (None, False, True, (), 0) and default != 0 or option.kind in ("flag", "count"):
+    if (default in (None, False, True, (), 0) and default != 0) or option.kind in ("flag", "count"):
         return ""
     return f" [default: {default}]"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines by the option table: click splits the words, every mistake is collected, and all are raised together."""
+"""Command lines by the option table: click splits the words, and all mistakes are raised together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def parse_command(name: str, words: Sequence[str]) -> dict[str, Any]:
         if option.name not in raw:
             continue
         try:
-            values[option.name] = raw[option.name] if option.kind in ("flag", "count") else parse(option, raw[option.name])
+            values[option.name] = (
+                raw[option.name] if option.kind in ("flag", "count") else parse(option, raw[option.name])
+            )
         except UsageError as error:
             errors.append(error)
     values["given"] = set(raw)
@@ -83,9 +85,7 @@ def _click_command(name: str, options: Sequence[Option]) -> click.Command:
     return click.Command(name, params=parameters)
 
 
-def _without_unknown(
-    name: str, options: Sequence[Option], rest: list[str], errors: list[FewbitError]
-) -> list[str]:
+def _without_unknown(name: str, options: Sequence[Option], rest: list[str], errors: list[FewbitError]) -> list[str]:
     """Report words that look like options and are none; the word after such an option is taken for its value."""
     positional, index = [], 0
     while index < len(rest):

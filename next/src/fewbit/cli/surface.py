@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line shows: progress and errors on standard error, the result or one JSON document on standard output."""
+"""What the command line shows: progress and errors on stderr, the result or one JSON document on stdout."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Surface:
     def start(self, command: str, values: Mapping[str, Any]) -> None:
         """Show the start line at once, before anything heavy is imported."""
         self.command, self.output = command, values.get("output")
-        subject = values.get("model") or values.get("data") or values.get("original") or ""
+        names = ("data", "model") if command == "check" else ("model", "original", "data")
+        subject = next((values[name] for name in names if values.get(name)), "")
         arrow = f" -> {self.output}" if self.output else ""
         if not self.quiet and command not in ("list",):
             self._write(sys.stderr, escape(f"fewbit {__version__}  {command} {subject}{arrow}".rstrip()))
@@ -68,7 +69,8 @@ class Surface:
 
     def document(self, exit_code: int, **fields: Any) -> dict[str, Any]:
         """The JSON document: the same keys for success, a broken result, an error and an interrupt."""
-        empty = {"verdict": None, "output": None, "size": {}, "quality": {}, "speed": {}, "warnings": [], "error": None}
+        empty: dict[str, Any] = {"verdict": None, "output": None, "size": {}, "quality": {}, "speed": {}}
+        empty |= {"warnings": [], "error": None}
         head = {"schema": 1, "fewbit": __version__, "command": self.command, "exit_code": exit_code}
         return {**head, **empty, "record": None, **fields}
 
@@ -78,7 +80,9 @@ class Surface:
 
         code = EXIT_CODES[record.verdict]
         if self.json:
-            fields = {name: getattr(record, name) for name in ("verdict", "output", "size", "quality", "speed", "warnings")}
+            fields = {
+                name: getattr(record, name) for name in ("verdict", "output", "size", "quality", "speed", "warnings")
+            }
             self.print_json(self.document(code, **fields, record=record.to_dict()))
             return code
         text = screen(record)
@@ -126,7 +130,7 @@ class Surface:
     def _colored(self, stream: TextIO) -> bool:
         if os.environ.get("NO_COLOR"):
             return False
-        return bool(os.environ.get("FORCE_COLOR")) or stream.isatty() and os.environ.get("TERM") != "dumb"
+        return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
     def _write(self, stream: TextIO, text: str) -> None:
         encoding = getattr(stream, "encoding", None) or "utf-8"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
 from typing import Any, overload
 
 import numpy as np
@@ -36,8 +37,8 @@ class Dataset(Sequence[Any]):
         from fewbit.data.opening import open_source
 
         if isinstance(data_source, Dataset):
-            self._become(data_source._source, data_source.report, data_source._order, data_source.transform)
-            self.transform = transform_fn if self.transform is None else _chain(self.transform, transform_fn)
+            transform = _chain(data_source.transform, transform_fn)
+            self._become(data_source._source, data_source.report, data_source._order, transform)
             return
         source, report = open_source(data_source)
         self._become(source, report, None, transform_fn)
@@ -57,7 +58,8 @@ class Dataset(Sequence[Any]):
         return made
 
     def _become(self, source: Source, report: DataReport, order: np.ndarray | None, transform: Any) -> None:
-        self._source, self.report, self._order, self.transform = source, report, order, transform
+        self._source, self.report, self._order = source, report, order
+        self.transform: Callable[[Any], Any] | None = transform
         self._dropped: list[Location] = []
 
     def __len__(self) -> int:
@@ -75,20 +77,32 @@ class Dataset(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Every sample in order; damaged ones are dropped or raised, as `on_error` says."""
-        for index in range(len(self)):
+        for index in self._indices():
             try:
-                yield self[index]
+                sample = self[index]
             except SampleError as error:
                 action = self.report.add(error.issue.type, error.issue.message, error.issue.location)
                 if action != "drop":
                     raise
                 self._dropped.append(error.issue.location)
+                continue
+            yield sample
+
+    def _indices(self) -> Iterator[int]:
+        """All positions; a stream is asked for one more sample at a time, since its length would read all of it."""
+        more = getattr(self._source, "has", None)
+        if self._order is None and more is not None:
+            yield from takewhile(more, count())
+        else:
+            yield from range(len(self))
 
     def __repr__(self) -> str:
         return f"Dataset({self.report.data_format or type(self._source).__name__}, {plural(len(self), 'sample')})"
 
     def position(self, index: int) -> int:
-        """The position of a sample in the source."""
+        """The position of a sample in the source; a stream is not read to its end for that."""
+        if self._order is None and index >= 0:
+            return index
         length = len(self)
         if not -length <= index < length:
             raise IndexError(f"sample {index} of {plural(length, 'sample')}")
@@ -97,7 +111,7 @@ class Dataset(Sequence[Any]):
 
     def location(self, index: int) -> Location:
         """Where a sample comes from: file, line, row."""
-        return self._source.location(self.position(index))
+        return self.report.located(self._source.location(self.position(index)))
 
     @property
     def source(self) -> Source:
@@ -199,7 +213,10 @@ class Dataset(Sequence[Any]):
         if strata is None or not classes:
             return None
         counts = Counter(str(value) for value in strata)
-        return {name: counts.get(str(name), 0) for name in classes}
+        names = [str(name) for name in classes]
+        if not set(counts) <= set(names):  # spread over splits or files, not over classes
+            return None
+        return {name: counts.get(name, 0) for name in names}
 
     def inputs(self, model: Any, *, batch_size: int = 1) -> Iterator[Any]:
         """Samples as the inputs of a model: `(args, kwargs)` for a PyTorch module, a dict of arrays for other runtimes.
@@ -225,8 +242,10 @@ class Dataset(Sequence[Any]):
         sizes = np.bincount(codes)
         grouped = order[np.argsort(codes[order], kind="stable")]
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        place = (np.arange(len(self)) - starts[codes[grouped]] + random.random(len(sizes))[codes[grouped]]) / sizes[codes[grouped]]
-        return grouped[np.argsort(place, kind="stable")]
+        stratum = codes[grouped]
+        # Members of a stratum are spaced evenly over 0..1, from a random start, so that strata interleave.
+        position = (np.arange(len(self)) - starts[stratum] + random.random(len(sizes))[stratum]) / sizes[stratum]
+        return np.asarray(grouped[np.argsort(position, kind="stable")])
 
 
 def _chain(first: Callable[[Any], Any] | None, second: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a folder, or one file, behind the `Files` protocol: sorted names, no hidden files, bounded walking and reading.
+"""Files of a folder, or one file, behind the `Files` protocol: sorted names, no hidden files, bounded walking.
 
 Archives and URLs have the same protocol (`archives.py`, `remote.py`), so formats see no difference.
 """
@@ -16,29 +16,32 @@ from typing import BinaryIO, cast
 
 from fewbit.data.types import DataReport, Issue, IssueType, Location, SampleError, Severity
 
-SYSTEM_FILES = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir", "System Volume Information"))
+SYSTEM_FILES = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"))
 MOST_FILES = 50_000_000
 DEEPEST = 256
-_FORBIDDEN = ("/proc", "/sys", "/dev")
+_FORBIDDEN = ("/proc/", "/sys/", "/dev/")
 
 LINK_CYCLE = IssueType(
     "link-cycle", Severity.WARNING, "link to a folder above it", "remove the link", fix="leaves the link out"
 )
 LINK_BROKEN = IssueType(
-    "link-broken", Severity.WARNING, "link to nothing", "restore the target or remove the link", fix="leaves the link out"
+    "link-broken", Severity.WARNING, "link to nothing", "restore or remove it", fix="leaves the link out"
 )
 LINK_OUTSIDE = IssueType(
-    "link-outside", Severity.NOTE, "link to a place outside the dataset", "copy the target if the dataset is to be moved"
+    "link-outside", Severity.NOTE, "link to a place outside the dataset", "copy the target before moving the dataset"
 )
-SPECIAL_FILE = IssueType(
-    "special-file", Severity.WARNING, "not a regular file", "remove it", fix="leaves it out"
-)
+SPECIAL_FILE = IssueType("special-file", Severity.WARNING, "not a regular file", "remove it", fix="leaves it out")
 FILE_UNREADABLE = IssueType(
     "file-unreadable", Severity.ERROR, "file that cannot be read", "check its permissions", "raise", ("drop",),
     "leaves it out",
 )  # fmt: skip
 TOO_DEEP = IssueType(
-    "folder-too-deep", Severity.ERROR, f"folders nested deeper than {DEEPEST}", "flatten the folders", "raise", ("drop",)
+    "folder-too-deep",
+    Severity.ERROR,
+    f"folders deeper than {DEEPEST} levels",
+    "flatten the folders",
+    "raise",
+    ("drop",),
 )
 ISSUES = (LINK_CYCLE, LINK_BROKEN, LINK_OUTSIDE, SPECIAL_FILE, FILE_UNREADABLE, TOO_DEEP)
 
@@ -138,7 +141,11 @@ def _walk(folder: Path, report: DataReport) -> Iterator[str]:
                     return
                 yield name
             elif kind == "folder":
-                identity = _identity(entry)
+                try:
+                    identity = _identity(entry)
+                except OSError as error:  # it vanished, or may not be looked at
+                    report.add(FILE_UNREADABLE, (error.strerror or str(error)).lower(), Location(name))
+                    continue
                 if identity in above:
                     report.add(LINK_CYCLE, "leads to a folder above it", Location(name))
                 elif len(above) >= DEEPEST:
@@ -156,8 +163,11 @@ def _kind(entry: os.DirEntry[str], name: str, root: str, report: DataReport) -> 
             if not os.path.exists(target):
                 report.add(LINK_BROKEN, "its target does not exist", Location(name))
                 return None
-            if target.startswith(_FORBIDDEN):
-                report.add(SPECIAL_FILE, f"a link into {target.split('/')[1]!r}", Location(name))
+            if f"{root}/".startswith(f"{target.rstrip('/')}/"):
+                report.add(LINK_CYCLE, "leads to the dataset's own folder, or to one above it", Location(name))
+                return None
+            if f"{target}/".startswith(_FORBIDDEN):
+                report.add(SPECIAL_FILE, "a link into the operating system", Location(name))
                 return None
             if not target.startswith(root + os.sep) and target != root:
                 report.add(LINK_OUTSIDE, "leads outside of the dataset", Location(name))

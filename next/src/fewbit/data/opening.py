@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """From whatever the user has to a `Source`: find the files, choose the format, scan.
 
-    open_source(data)
-      locate      path, archive, URL, hub name, corpus, FILE.py:NAME, object  -> Files or an object
-      detect      every format's confidence; two that are equally sure are an error, never a guess
-      scan        one pass that reports issues and indexes samples
+open_source(data)
+  locate      path, archive, URL, hub name, corpus, FILE.py:NAME, object  -> Files or an object
+  detect      every format's confidence; two that are equally sure are an error, never a guess
+  scan        one pass that reports issues and indexes samples
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,30 +71,57 @@ def scan_source(
 ) -> tuple[Source, DataReport]:
     """The same without raising for issues: `check` shows them all."""
     report = DataReport(on_error=on_error)
+    options = dict(data_option or {})
+    options |= {name: value for name, value in (("task", task), ("split", split)) if value is not None}
     if not isinstance(data, str | Path):
-        return _scan_object(data, report, data_option)
+        return _scan_object(data, report, options, depth)
     report.source = str(data)
+    if (special := special_source(str(data), report, data_format, options, depth)) is not None:
+        report.complete = True
+        return special, report
     files = locate(str(data), report)
     format, reason = choose_format(files, data_format)
     report.data_format = format.name
     report.facts["reason"] = reason
-    options = dict(data_option or {})
-    for name, value in (("task", task), ("split", split)):
-        if value is not None:
-            options[name] = value
     _check_options(format, options)
+    if (shown := getattr(files, "location", None)) is not None:  # inside an archive or behind a URL
+        report.prefix = shown("x").removesuffix("x")
     source = format.scan(files, report, depth=depth, options=options)
-    report.facts.setdefault("samples", len(source))
+    if depth == "full":  # otherwise the length may take a pass over a whole table
+        report.facts.setdefault("samples", len(source))
     report.complete = True
     return source, report
 
 
 def locate(data: str, report: DataReport) -> Files:
     """The files behind a path, an archive or a URL."""
+    from fewbit.data import archives, remote
+
+    if remote.is_url(data):
+        return remote.open_url(data, report)
     path = Path(data).expanduser()
-    if path.exists():
-        return Folder(path, data, report)
-    raise missing_path(data, path)
+    if not _exists(path):
+        if "{" in path.name and _exists(path.parent):
+            shards = archives.listed_files(Folder(path.parent), path.name, data, report)
+            if shards is not None:
+                return shards
+        raise missing_path(data, path)
+    if f"{os.path.realpath(path)}/".startswith(("/proc/", "/sys/", "/dev/")):
+        raise DataError(
+            f"{data} is part of the operating system", code="data-system", where=data,
+            expected="a folder or file of data", hint="copy what you need into a folder of your own",
+        )  # fmt: skip
+    files = Folder(path, data, report)
+    if path.is_file() and archives.is_archive(path.name):
+        return archives.open_archive(files, path.name, data, report)
+    return files
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long, a folder without permission
+        return False
 
 
 def choose_format(files: Files, name: str | None = None) -> tuple[Format, str]:
@@ -162,13 +190,13 @@ def missing_path(data: str, path: Path) -> DataError:
     )
 
 
-def _scan_object(data: Any, report: DataReport, data_option: Mapping[str, Any] | None) -> tuple[Source, DataReport]:
-    from fewbit.data.objects import object_source
+def _scan_object(data: Any, report: DataReport, options: Mapping[str, Any], depth: Depth) -> tuple[Source, DataReport]:
+    from fewbit.data.objects import count_samples, object_source
 
     report.source = type(data).__name__
     report.data_format = "objects"
-    source = object_source(data, report, dict(data_option or {}))
-    report.facts.setdefault("samples", len(source))
+    source = object_source(data, report, options, depth=depth)
+    count_samples(source, report)
     report.complete = True
     return source, report
 
@@ -188,6 +216,10 @@ def _check_options(format: Format, options: Mapping[str, Any]) -> None:
 
 
 def _unknown(files: Files, found: list[tuple[Detection, Format]]) -> DataError:
+    from fewbit.data.recognized import recognized
+
+    if (answer := recognized(files)) is not None:
+        return DataError(answer.pop("what"), **answer)
     names = list(files.names()[:8])
     guesses = [f"{format.name} ({detection.reason})" for detection, format in found[:3]]
     return DataError(
@@ -197,3 +229,42 @@ def _unknown(files: Files, found: list[tuple[Detection, Format]]) -> DataError:
         expected="; ".join(guesses) or "see `fewbit list data-formats`",
         hint="{data_format} names a format; FILE.py:FN reads a format of your own",
     )
+
+
+def special_source(
+    data: str, report: DataReport, data_format: str | None, options: Mapping[str, Any], depth: Depth
+) -> Source | None:
+    """The samples behind a text that is no path: code, a corpus, a database, a name on the hub; `None` for paths.
+
+    Args:
+        data: as the user wrote it.
+        report: takes issues and the format.
+        data_format: the user's choice, which may be `FILE.py:NAME`.
+        options: of the format, with `task` and `split`.
+        depth: see `open_source`.
+    """
+    from fewbit.data import hub
+    from fewbit.data.objects import count_samples
+    from fewbit.data.user_code import parse_reference
+
+    source: Source | None
+    if data_format is not None and parse_reference(data_format) is not None:
+        from fewbit.data.user_data import user_format_source
+
+        source = user_format_source(data, data_format, report, depth=depth, options=options)
+    elif parse_reference(data) is not None and not Path(data).exists():
+        from fewbit.data.user_data import user_source
+
+        source = user_source(data, report, depth=depth, options=options)
+    elif hub.is_database_url(data):
+        from fewbit.data.formats.sql import scan_url
+
+        source = scan_url(data, report, depth=depth, options=options)
+    else:
+        source = hub.corpus_source(data, report, depth=depth, options=options) if data_format is None else None
+        if source is None and data_format in (None, "huggingface") and not _exists(Path(data).expanduser()):
+            explicit = data_format is not None
+            source = hub.hub_source(data, report, depth=depth, options=options, explicit=explicit)
+    if source is not None:
+        count_samples(source, report)
+    return source

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 
@@ -67,6 +67,9 @@ class Location:
         elif not text and self.index is not None:
             text = f"sample {self.index}"
         return escape(f"{text} ({self.field})" if self.field else text)
+
+
+NOWHERE = Location()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,8 @@ class DataReport:
         facts: samples, classes, splits, columns, sizes: what the summary prints.
         affected: by code, how many samples an issue concerns, where that is more than one per issue.
         complete: whether everything was read.
+        types: by code, those that were found.
+        prefix: stands before file names: `a.zip!/`, or a URL.
     """
 
     source: str = ""
@@ -139,8 +144,9 @@ class DataReport:
     affected: Counter[str] = field(default_factory=Counter)
     complete: bool = False
     types: dict[str, IssueType] = field(default_factory=dict)
+    prefix: str = ""
 
-    def add(self, kind: IssueType, message: str, location: Location = Location(), *, samples: int = 1) -> Action:
+    def add(self, kind: IssueType, message: str, location: Location = NOWHERE, *, samples: int = 1) -> Action:
         """Report an issue and learn what to do about it: raise, drop, repair or keep.
 
         Args:
@@ -153,8 +159,14 @@ class DataReport:
         self.affected[kind.code] += samples
         self.types.setdefault(kind.code, kind)
         if self.counts[kind.code] <= MOST_ISSUES:
-            self.issues.append(Issue(kind, message, location))
+            self.issues.append(Issue(kind, message, self.located(location)))
         return self.action(kind)
+
+    def located(self, location: Location) -> Location:
+        """A location with the archive or URL that its file is in."""
+        if not self.prefix or not location.file or location.file.startswith(self.prefix):
+            return location
+        return replace(location, file=self.prefix + location.file)
 
     def action(self, kind: IssueType) -> Action:
         """What a reader does about an issue: the user's choice where the issue allows it, else the default."""
@@ -162,7 +174,7 @@ class DataReport:
         chosen = given if given is None or isinstance(given, str) else given.get(kind.code, given.get("*"))
         if chosen is None:
             return kind.on_error
-        if isinstance(given, str) or kind.code not in given:  # a word for all: only where it makes sense
+        if not isinstance(given, Mapping) or kind.code not in given:  # a word for all: only where it makes sense
             return chosen if chosen in (*kind.actions, kind.on_error) else kind.on_error
         return chosen
 
@@ -239,8 +251,10 @@ class Files(Protocol):
 class Source(Protocol):
     """Samples by position: cheap to make, cheap to copy to another process, nothing decoded until asked for."""
 
-    facts: Mapping[str, Any]
-    """`classes`, `columns`, `task`, `splits`: what is known without decoding."""
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """`classes`, `columns`, `task`, `splits`: what is known without decoding."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -337,7 +351,7 @@ def spread(strata: Sequence[Any] | None, length: int, count: int, seed: int = 0)
         Positions in random order, int64, so that any contiguous part is spread too.
 
     >>> chosen = spread(["a"] * 90 + ["b"] * 10, 100, 20)
-    >>> len(chosen), sum(position >= 90 for position in chosen)
+    >>> len(chosen), int((chosen >= 90).sum())
     (20, 2)
     """
     from fewbit.rng import generator
@@ -359,7 +373,7 @@ def spread(strata: Sequence[Any] | None, length: int, count: int, seed: int = 0)
     by_stratum = order[np.argsort(codes[order], kind="stable")]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     rank[by_stratum] = np.arange(length) - starts[codes[by_stratum]]
-    return order[rank[order] < quota[codes[order]]]
+    return np.asarray(order[rank[order] < quota[codes[order]]])
 
 
 def iterate(source: Source) -> Iterator[Sample]:

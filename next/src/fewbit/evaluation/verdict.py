@@ -24,7 +24,10 @@ def verdict(quality: Mapping[str, Any]) -> tuple[str, str]:
     if "agreement" in quality:
         agreement, (_, high) = quality["agreement"], quality["agreement_interval"]
         if high < AGREEMENT_BROKEN:
-            return "broken", f"the result does not work: agreement with the original {agreement:.0%}, {count} held-out samples"
+            return (
+                "broken",
+                f"the result does not work: agreement with the original {agreement:.0%}, {count} held-out samples",
+            )
         if high < AGREEMENT_OK:
             return "degraded", f"agreement with the original {agreement:.1%}"
         return "ok", "no significant change in the outputs"

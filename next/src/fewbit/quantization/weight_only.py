@@ -22,5 +22,7 @@ def _edits(model: Model, plan: Plan, bar: Bar) -> Iterator[EncodeWeight]:
         layer = entry.layer
         if entry.quantized and layer.weight not in done:
             done.add(layer.weight)
-            integers, scales = quantize_symmetric(model.weight(layer.weight), plan.preset.weight_bits, layer.channel_axis)
+            integers, scales = quantize_symmetric(
+                model.weight(layer.weight), plan.preset.weight_bits, layer.channel_axis
+            )
             yield EncodeWeight(layer.weight, integers, scales, layer.channel_axis)

@@ -31,7 +31,8 @@ def _lines(record: Record) -> Iterator[str]:
     if record.size:
         yield f"  {'':<8}{'original':>12}{'result':>12}"
         before, after = record.size["original"], record.size["result"]
-        yield f"  {'size':<8}{megabytes(before):>12}{megabytes(after):>12}   {ratio(before, after, 'smaller', 'larger')}"
+        smaller = ratio(before, after, "smaller", "larger")
+        yield f"  {'size':<8}{megabytes(before):>12}{megabytes(after):>12}   {smaller}"
     if record.quality:
         yield f"  {'quality':<10}{quality(record.quality)}"
     if speed := record.speed:

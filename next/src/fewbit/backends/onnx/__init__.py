@@ -22,7 +22,8 @@ class OnnxBackend:
     def matches(self, source: Any) -> bool:
         """A path that ends in `.onnx`, or a `ModelProto`."""
         if isinstance(source, str | Path):
-            return Path(source).suffix.lower() in self.suffixes
+            path = Path(source)
+            return path.suffix.lower() in self.suffixes or (path.is_dir() and (path / "model.onnx").is_file())
         return type(source).__name__ == "ModelProto"
 
     def inspect(self, source: Any) -> ModelInfo:

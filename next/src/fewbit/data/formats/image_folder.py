@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of images: one folder per class, with or without splits, or images without classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fewbit.data.files import FILE_UNREADABLE
+from fewbit.data.formats._class_folder_source import ClassFolderSource, Repair
+from fewbit.data.formats._class_folders import CLASS_FOLDER_OPTIONS, Media, read_class_folders, wrong_option
+from fewbit.data.images.decode import IMAGE_ISSUES, WHITE, decode_image
+from fewbit.data.images.inspect import DUPLICATE_ISSUES, inspect_images, report_duplicates
+from fewbit.data.images.pixels import Color
+from fewbit.data.images.signatures import SKIPPED_SUFFIXES, SUFFIXES, SUFFIXES_BY_FORMAT, is_image_name, suffix_of
+from fewbit.data.splits import split_of_folder
+from fewbit.data.types import DataReport, Depth, Detection, Files, Format, FormatOption, Location, Sample
+from fewbit.errors import plural
+
+IMAGES = Media("image", "image-classification", SUFFIXES, SKIPPED_SUFFIXES, none="no-images")
+IMAGE_SKIPPED = IMAGES.skipped
+_OTHER_LAYOUTS = frozenset(
+    ("annotations", "jpegimages", "imagesets", "segmentationclass", "segmentationobject", "masks", "labels", "images")
+)
+"""Folders of YOLO, COCO, VOC and mask datasets, which nobody means as classes."""
+_MAYBE_CLASSES = frozenset(("annotation", "mask", "label", "image", "imgs", "img", "gt", "groundtruth", "ground_truth"))
+"""The same, if there are no other folders: {mask, no_mask} are classes."""
+_OTHER_FORMATS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml", "dataset_dict.json", "state.json")
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "_annotations.coco.json")
+_TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".npz", ".npy", ".xml", ".tfrecord")
+
+
+def detect(files: Files) -> Detection | None:
+    """Images in folders or alone, unless names speak of another layout."""
+    names = files.names()
+    images = [name for name in names if is_image_name(name)]
+    if not images:
+        skipped = [name for name in names if suffix_of(name) in SKIPPED_SUFFIXES]
+        return Detection(0.55, f"{plural(len(skipped), 'image')} of formats that are not read") if skipped else None
+    if (reason := _other_layout(names, images)) is not None:
+        return Detection(0.3, reason)
+    # A table next to images may well hold their labels.
+    table = any("/" not in name and name.lower().endswith(_TABLES) for name in names)
+    mostly_others = len(images) * 2 < len(names)
+    folders = sorted(_class_folders(images))
+    if not folders:
+        confidence = 0.9 if len(names) == 1 else 0.35 if table else 0.6
+        reason = f"{plural(len(images), 'image')} without class folders"
+        return None if mostly_others else Detection(confidence, reason)
+    tops = sorted({name.partition("/")[0] for name in images if "/" in name})
+    if all(split_of_folder(top) for top in tops):
+        return Detection(0.75 if table else 0.9, f"images below {' and '.join(tops[:3])}")
+    doubt = table or mostly_others or len(folders) == 1
+    shown = f"{', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''}"
+    return Detection(0.6 if doubt else 0.85, f"images in folders named {shown}")
+
+
+def _other_layout(names: Sequence[str], images: Sequence[str]) -> str | None:
+    """What speaks of another format that holds images."""
+    for name in names:
+        if name.lower() in _OTHER_FORMATS or name.rpartition("/")[2].lower() in _METADATA:
+            return f"images next to {name}"
+    folders = {folder.lower() for folder in _class_folders(names)}
+    other = [name for name in folders if name in _OTHER_LAYOUTS or name.endswith(("_masks", "_labels"))]
+    if other or (folders and folders <= _MAYBE_CLASSES):
+        return f"images in folders named {', '.join(sorted(other or folders)[:3])}, as in other formats"
+    stems = [name[: name.rfind(".")].lower() for name in images]
+    if 3 * sum(stem.endswith(("_mask", "-mask")) for stem in stems) >= len(images):
+        return "images with masks by name"
+    return None
+
+
+def _class_folders(names: Iterable[str]) -> set[str]:
+    """Names of the folders that would be classes: at the top, or below a split."""
+    folders = {tuple(name.split("/", 2)[:-1]) for name in names if "/" in name}
+    return {parts[-1] if split_of_folder(parts[0]) else parts[0] for parts in folders}
+
+
+def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> ClassFolderSource:
+    """Find splits and classes by names; with `full` depth also decode every image and look for duplicates."""
+    decode = partial(_decode, background=_color(options.get("background")))
+    layout, entries = read_class_folders(files, report, IMAGES, options=options)
+    repair = Repair(layout)
+    if depth == "full":
+        inspection = inspect_images(files, [entry.name for entry in entries], report)
+        leaks = report_duplicates(files, entries, inspection.sizes, report)
+        usual = {name: SUFFIXES_BY_FORMAT[header.format] for name, header in inspection.headers.items()}
+        wrong = {name: suffixes[0] for name, suffixes in usual.items() if suffix_of(name) not in suffixes}
+        repair = Repair(layout, inspection.damaged, leaks, wrong)
+        entries = [entry for entry in entries if entry.name not in inspection.dropped]
+    return ClassFolderSource(files, entries, decode, IMAGES.task, repair)
+
+
+def _decode(stream: BinaryIO, location: Location, background: Color) -> Sample:
+    return {"image": decode_image(stream, location, background=background)}
+
+
+def _color(value: Any) -> Color:
+    if value is None:
+        return WHITE
+    try:
+        red, green, blue = (int(part) for part in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        red = green = blue = -1
+    if min(red, green, blue) < 0 or max(red, green, blue) > 255:
+        raise wrong_option("background", value, "three numbers from 0 to 255: 255,255,255")
+    return red, green, blue
+
+
+def example(folder: Path) -> Path:
+    """Two splits of two classes, in four image formats."""
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for split, suffixes in (("train", (".png", ".jpg", ".webp", ".bmp")), ("val", (".png", ".jpg"))):
+        for label in ("cat", "dog"):
+            (folder / split / label).mkdir(parents=True, exist_ok=True)
+            for index, suffix in enumerate(suffixes):
+                pixels = random.integers(0, 256, (16, 20, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / label / f"{index}{suffix}")
+    return folder
+
+
+FORMAT = Format(
+    "image_folder", "image folder", "cat/1.jpg, train/cat/1.jpg, or images without classes",
+    (*IMAGES.issues, *IMAGE_ISSUES, *DUPLICATE_ISSUES, FILE_UNREADABLE), detect, scan, example,
+    options=(
+        *CLASS_FOLDER_OPTIONS,
+        FormatOption("background", "color behind transparent pixels: 255,255,255", (str, list, tuple)),
+    ),
+    write=ClassFolderSource.write,
+    unit="image",
+)  # fmt: skip

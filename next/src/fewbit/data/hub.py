@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data by name, not by path: `hf:org/name@revision`, `org/name`, and the corpora everybody calibrates with.
+
+    wikitext, pileval       a file or folder of that name, FEWBIT_WIKITEXT=PATH, the cache of `datasets`, or the hub
+    wikitext=PATH           the path, read as that corpus: lines of wikitext become articles
+
+Whether the hub can be reached is tried once, for three seconds; the library alone would wait for half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fewbit.data.files import Folder
+from fewbit.data.types import DataReport, Depth, Source
+from fewbit.errors import DataError, MissingLibraryError, UsageError, nearest, require
+
+DATABASES = (
+    "sqlite", "postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle", "duckdb", "snowflake", "bigquery",
+)  # fmt: skip
+PROBE_SECONDS = 3
+_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_EXPLICIT = re.compile(r"hf:((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
+_FILE = re.compile(
+    r"\.(csv|tsv|jsonl?|ndjson|parquet|arrow|feather|zip|tar|tgz|gz|zst|txt|md|rst|npz|npy|db|sqlite3?|xlsx?|ods|py|onnx|ya?ml"
+    r"|png|jpe?g|webp|tiff?|wav|flac|mp3)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A set of texts that people know by its name.
+
+    Args:
+        hub: its name on the hub.
+        config: which of its configurations.
+        split: one that nobody is evaluated on.
+        lines: its rows are lines of articles.
+    """
+
+    hub: str
+    config: str
+    split: str
+    lines: bool
+
+
+CORPORA: Mapping[str, Corpus] = {
+    "wikitext": Corpus("Salesforce/wikitext", "wikitext-2-raw-v1", "train", lines=True),
+    "pileval": Corpus("mit-han-lab/pile-val-backup", "default", "validation", lines=False),
+}
+_ONLY_OF_LINES = ("empty-text", "duplicate-row", "missing-values", "split-leak")
+"""Issues of rows that say nothing about a corpus whose rows are lines: it has many blank ones."""
+
+
+def corpus_source(data: str, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source | None:
+    """A corpus by its name, or `NAME=PATH`; `None` if the text is something else.
+
+    Raises:
+        DataError: the corpus is nowhere; the message has three ways out.
+    """
+    name, equals, path = data.partition("=")
+    if name not in CORPORA:
+        return None
+    if not equals:
+        path = os.environ.get(_variable(name), "") or (f"./{name}" if Path(name).exists() else "")
+    if path:
+        source = _from_path(path, data, report, depth, options)
+    else:
+        source = _from_cache(name, report, depth, options) or _from_hub(name, report, depth, options)
+    report.source = data
+    if not CORPORA[name].lines or not _has_lines(source):
+        return source
+    from fewbit.data.formats.text import Articles
+
+    for code in _ONLY_OF_LINES:
+        report.counts.pop(code, None)
+        report.affected.pop(code, None)
+        report.types.pop(code, None)
+    report.issues[:] = [issue for issue in report.issues if issue.code not in _ONLY_OF_LINES]
+    return Articles(source)
+
+
+def hub_source(
+    data: str, report: DataReport, *, depth: Depth, options: Mapping[str, Any], explicit: bool = False
+) -> Source | None:
+    """A dataset of the hub; `None` if the text cannot be the name of one.
+
+    Args:
+        data: `hf:name@revision`, or `org/name` if there is no such path here.
+        report: takes issues.
+        depth: see `Format.scan`.
+        options: `config`, and those of rows.
+        explicit: the user said that it is on the hub, by `data_format`.
+    """
+    match = _EXPLICIT.fullmatch(data)
+    if match is None and not (explicit or is_hub_name(data)):
+        return None
+    name, revision = (match[1], match[2]) if match is not None else (data, None)
+    _check_options(options)
+    loaded = _load(name, options.get("config"), revision, data)
+    from fewbit.data.formats.huggingface import scan_object
+
+    report.data_format = "huggingface"
+    rest = {key: value for key, value in options.items() if key != "config"}
+    return scan_object(loaded, report, depth=depth, options=rest)
+
+
+def is_hub_name(data: str) -> bool:
+    """Whether a text is `org/name`, and no path that was misspelt: neither the folder nor a file suffix says so.
+
+    >>> is_hub_name("openai/gsm8k"), is_hub_name("data/train.csv"), is_hub_name("/data/x")
+    (True, False, False)
+    """
+    if _NAME.fullmatch(data) is None or _FILE.search(data):
+        return False
+    return not Path(data).exists() and not Path(data).parent.exists()
+
+
+def is_database_url(text: str) -> bool:
+    """Whether a text is the URL of a database.
+
+    >>> is_database_url("postgresql+psycopg://host/db"), is_database_url("s3://bucket/a.db")
+    (True, False)
+    """
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme.lower().partition("+")[0] in DATABASES
+
+
+def hub_answers() -> bool:
+    """One short try; with a proxy, or offline by the library's own settings, the library decides."""
+    settings = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy")
+    if any(os.environ.get(name) for name in settings):
+        return True
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _load(name: str, config: str | None, revision: str | None, data: str) -> Any:
+    datasets = require("datasets", extra="hf", purpose="datasets of the Hugging Face hub")
+    here = "" if data.startswith("hf:") else f"there is no file or folder {data!r}, and "
+    if not hub_answers():
+        raise _unreachable(f"{here}the Hugging Face hub cannot be reached", name, data)
+    try:
+        return datasets.load_dataset(name, config, revision=revision)
+    except Exception as error:  # the library raises anything from its many layers
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        raise _unreachable(f"{here}the hub gives no dataset {name!r}: {reason}", name, data) from error
+
+
+def _unreachable(what: str, name: str, data: str) -> DataError:
+    return DataError(
+        what, code="hub-unreachable", where=data, expected="a path that exists, or a hub name and a network",
+        hint=f"check the spelling; or where there is a network, load_dataset({name!r}).save_to_disk(FOLDER), and give"
+        " that folder; or HF_HUB_OFFLINE=1 if the dataset is in the cache of `datasets`",
+    )  # fmt: skip
+
+
+def _from_path(path: str, data: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
+    from fewbit.data.opening import scan_source
+
+    rest = {key: value for key, value in options.items() if key not in ("task", "split")}
+    source, inner = scan_source(
+        path,
+        data_option=rest,
+        task=options.get("task"),
+        split=options.get("split"),
+        on_error=report.on_error,
+        depth=depth,
+    )
+    vars(report).update(vars(inner), source=data, complete=False)
+    return source
+
+
+def _from_cache(name: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source | None:
+    """The corpus as the `datasets` library keeps it; asked for by its name, the library would try the network first."""
+    corpus = CORPORA[name]
+    folder = _datasets_cache() / corpus.hub.replace("/", "___") / corpus.config
+    files = sorted(folder.glob(f"*/*/*-{corpus.split}*.arrow"))
+    if not files:
+        return None
+    newest = max({path.parent for path in files}, key=lambda parent: (parent.stat().st_mtime, parent.name))
+    from fewbit.data.formats import arrow
+    from fewbit.data.splits import split_of_file
+
+    report.data_format = "arrow"
+    return arrow.scan(
+        Folder(newest, name, report), report, depth=depth, options={"split": split_of_file(corpus.split), **options}
+    )
+
+
+def _datasets_cache() -> Path:
+    if chosen := os.environ.get("HF_DATASETS_CACHE"):
+        return Path(chosen).expanduser()
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return Path(home).expanduser() / "datasets"
+
+
+def _from_hub(name: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
+    corpus = CORPORA[name]
+    try:
+        loaded = _load(corpus.hub, corpus.config, None, f"hf:{corpus.hub}")
+    except (DataError, MissingLibraryError) as error:
+        raise DataError(
+            f"{name} is not on this machine: {error.what}",
+            code="hub-unreachable",
+            where=f"{corpus.hub} ({corpus.config}, {corpus.split}) on the hub",
+            expected="a file, the cache of `datasets`, or the hub",
+            hint=f"{{data={name}=PATH}}; or {_variable(name)}=PATH in the environment; or where there is a network,"
+            f" load_dataset({corpus.hub!r}, {corpus.config!r}, split={corpus.split!r}).to_json('{name}.jsonl')",
+        ) from error
+    from fewbit.data.formats.huggingface import scan_object
+
+    part = loaded[corpus.split] if isinstance(loaded, Mapping) else loaded
+    return scan_object(part, report, depth=depth, options=options)
+
+
+def _has_lines(source: Source) -> bool:
+    """Whether rows may be lines; documents of text files are articles already."""
+    from fewbit.data.formats.text import TextSource
+
+    if isinstance(source, TextSource) or not len(source):
+        return False
+    return isinstance(source[0].get("text"), str)
+
+
+def _variable(name: str) -> str:
+    return f"FEWBIT_{name.upper()}"
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    from fewbit.data.formats.huggingface import FORMAT
+
+    known = {option.name for option in FORMAT.options} | {"task", "split"}
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        raise UsageError(
+            f"a dataset of the hub has no option {unknown!r}", code="data-option-unknown", param="data_option",
+            expected=", ".join(nearest(unknown, known) or sorted(known)), hint="{data_option=config=NAME}",
+        )  # fmt: skip

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts as the inputs of a language model, for calibration and evaluation.
+
+Decoders read running text: texts are drawn over the whole source, joined and cut to one length. Encoders read one text
+each. What else the model asks for (masks, positions, an empty cache, decoder tokens) follows from its inputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from fewbit.data.dataset import Dataset
+from fewbit.data.text.assistant_mask import MASK_UNAVAILABLE, TEMPLATE_ERROR
+from fewbit.data.text.content import NO_TEXT
+from fewbit.data.text.pack import concatenate
+from fewbit.data.text.roles import SPECIAL
+from fewbit.data.text.tokenize import Encoded, TextEncoder
+from fewbit.data.text.tokenizer import load_tokenizer, max_tokens, pad_id
+from fewbit.data.types import Issue, IssueType, Location, Sample, SampleError, Severity, spread
+from fewbit.errors import DataError, UsageError, nearest, plural
+from fewbit.model_info import ModelInfo, TensorInfo
+
+MAX_LENGTH = 512
+PACKS = ("auto", "concatenate", "pad")
+_BLOCK = 256
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_CAUSAL = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
+
+TEMPLATE_FALLBACK = IssueType(
+    "chat-template-fallback", Severity.NOTE, "chat that the chat template refuses, read as plain text",
+    "correct the roles and their order",
+)  # fmt: skip
+ISSUES = (NO_TEXT, TEMPLATE_ERROR, TEMPLATE_FALLBACK, MASK_UNAVAILABLE)
+
+
+def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | None = None) -> Dataset:
+    """A dataset of texts as a dataset of model inputs: arrays without a batch axis, by the model's names.
+
+    Args:
+        dataset: texts, chats, prompts with completions, or token ids.
+        info: says which inputs there are and where the tokenizer is.
+        options: `max_length` (512), `pack` (`auto`, `concatenate`, `pad`), `samples` (all), `seed` (0), `text_column`,
+            `tokenizer`, `chat_template`.
+
+    Returns:
+        The inputs in memory; `report.facts["text"]` says how many rows and tokens they are made of. Samples keep
+        `label` if the model has no input of that name.
+
+    Raises:
+        DataError: no tokenizer, or no text.
+    """
+    options = dict(options or {})
+    tokenizer = load_tokenizer(options.get("tokenizer") or info.tokenizer or info.source)
+    model = language_model(info)
+    inputs = _InputMaker(info, tokenizer, model)
+    max_length = _max_length(options, inputs, model, tokenizer)
+    packed = _packs(options.get("pack") or "auto", model, info, tokenizer)
+    encoder = TextEncoder(
+        tokenizer, max_length=None if packed else max_length, purpose="calibration", causal=packed,
+        chat_template=options.get("chat_template"), text_column=options.get("text_column"),
+    )  # fmt: skip
+    if max_length <= sum(map(len, encoder.special)):
+        raise UsageError(
+            f"{plural(max_length, 'token')} leave no room for text", code="max-length", param="max_length",
+            expected=f"more than {plural(sum(map(len, encoder.special)), 'special token')}", hint="{max_length=512}",
+        )  # fmt: skip
+    facts: Counter[str] = Counter()
+    order = spread(dataset.strata(), len(dataset), len(dataset), int(options.get("seed") or 0))
+    encoded = _encoded(dataset.select(order), encoder, facts)
+    sequences = _running(encoded, encoder, max_length) if packed else encoded
+    samples, locations = [], []
+    for each, location in sequences:
+        samples.append(inputs(each))
+        locations.append(location)
+        facts["tokens"] += len(each.ids)
+        if len(samples) == options.get("samples"):
+            break
+    if not samples:
+        raise DataError(
+            f"none of {plural(facts['rows'], 'row')} has any text", code="no-text", where=dataset.report.source,
+            expected="rows with text", hint="{text_column=NAME} names the column that holds it",
+        )  # fmt: skip
+    how = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": len(samples)}
+    dataset.report.facts["text"] = how | dict(facts)
+    return Dataset.of(InputSource(samples, locations, dataset.facts), dataset.report)
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """What the configuration of a language model says.
+
+    Args:
+        positions: the longest sequence it has positions for.
+        causal: whether it is a decoder, which reads running text; `None` if nothing says so.
+        decoder_start: the first token of the decoder behind an encoder.
+    """
+
+    positions: int | None = None
+    causal: bool | None = None
+    decoder_start: int | None = None
+
+
+def language_model(info: ModelInfo) -> LanguageModel:
+    """The facts in `config.json` next to the model or its tokenizer; otherwise what its class is called."""
+    config = _config(info)
+    inner = config.get("text_config")
+    levels = (config, inner if isinstance(inner, Mapping) else {})
+    limits = [level[name] for level in levels for name in _POSITIONS if isinstance(level.get(name), int)]
+    positions = next((limit for limit in limits if limit > 0), None)
+    if config.get("is_encoder_decoder"):
+        start = config.get("decoder_start_token_id")
+        return LanguageModel(positions, False, start if isinstance(start, int) else 0)
+    classes = [str(name) for name in config.get("architectures") or ([info.kind] if "For" in info.kind else [])]
+    return LanguageModel(positions, any(name.endswith(_CAUSAL) for name in classes) if classes else None)
+
+
+class InputSource:
+    """Model inputs in memory, each with the location its first token comes from."""
+
+    def __init__(self, samples: Sequence[Sample], locations: Sequence[Location], facts: Mapping[str, Any]):
+        self._samples, self._locations = samples, locations
+        self.facts = {name: value for name, value in facts.items() if name in ("classes", "task")}
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return dict(self._samples[index])
+
+    def location(self, index: int) -> Location:
+        """Where its first token comes from."""
+        return self._locations[index]
+
+    def strata(self) -> Sequence[Any] | None:
+        """Class of each sample, if every one has it."""
+        labels = [sample.get("label") for sample in self._samples]
+        return None if None in labels else labels
+
+
+class _InputMaker:
+    """Makes the inputs of one model from tokens."""
+
+    def __init__(self, info: ModelInfo, tokenizer: Any, model: LanguageModel):
+        known = info.inputs or (TensorInfo("input_ids", "int64"), TensorInfo("attention_mask", "int64"))
+        self._tensors = {tensor.name: tensor for tensor in known}
+        self._model, self._pad = model, pad_id(tokenizer)
+        self._left = getattr(tokenizer, "padding_side", "right") == "left"
+        self.length = _fixed_length(self._tensors.get("input_ids"))
+
+    def __call__(self, encoded: Encoded) -> Sample:
+        padding = max((self.length or 0) - len(encoded.ids), 0)
+        types = encoded.token_type_ids
+        ids = self._padded(encoded.ids, padding, self._pad)
+        mask = self._padded(np.ones(len(encoded.ids), np.int64), padding, 0)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": self._padded(np.zeros(len(encoded.ids)) if types is None else types, padding, 0),
+        }
+        if self._model.decoder_start is not None:
+            arrays["decoder_input_ids"] = np.concatenate([[self._model.decoder_start], ids[:-1]])
+            arrays["decoder_attention_mask"] = mask
+        positions = self._tensors.get("position_ids")
+        if positions is not None and positions.required:  # a module counts them itself
+            arrays["position_ids"] = np.maximum(np.cumsum(mask) - 1, 0)
+        sample: Sample = {
+            name: array.astype(self._tensors[name].dtype or np.int64)
+            for name, array in arrays.items()
+            if name in self._tensors
+        }
+        caches = {name: cache for name, tensor in self._tensors.items() if (cache := _empty_cache(tensor)) is not None}
+        label = encoded.target if isinstance(encoded.target, int) and "label" not in self._tensors else None
+        return sample | caches | ({} if label is None else {"label": label})
+
+    def _padded(self, values: Any, padding: int, value: int) -> np.ndarray:
+        width = (padding, 0) if self._left else (0, padding)
+        return np.pad(np.asarray(values, np.int64), width, constant_values=value)
+
+
+def _encoded(dataset: Dataset, encoder: TextEncoder, facts: Counter[str]) -> Iterator[tuple[Encoded, Location]]:
+    """The tokens of every row in order; rows without text are reported and left out."""
+    report = dataset.report
+    for start in range(0, len(dataset), _BLOCK):
+        samples, locations = [], []
+        for index in range(start, min(start + _BLOCK, len(dataset))):
+            facts["rows"] += 1
+            location = dataset.location(index)
+            try:
+                sample = dataset[index]
+            except SampleError as error:
+                if report.add(error.issue.type, error.issue.message, error.issue.location) != "drop":
+                    raise
+                continue
+            samples.append(sample if isinstance(sample, Mapping) else _bare(sample))
+            locations.append(location)
+        for each, location in zip(encoder.encode_batch(samples, locations), locations):
+            if isinstance(each, Issue):
+                facts["empty"] += 1
+                if report.add(each.type, each.message, location) == "raise":
+                    raise SampleError(each)
+                continue
+            if each.fallback is not None:
+                facts["template_refused"] += 1
+                report.add(TEMPLATE_FALLBACK, each.fallback, location)
+            facts["truncated"] += bool(each.truncated)
+            yield each, location
+
+
+def _bare(sample: Any) -> Sample:
+    """A text or a chat that is no dict."""
+    return {"text": sample} if isinstance(sample, str) else {"messages": sample}
+
+
+def _running(
+    encoded: Iterator[tuple[Encoded, Location]], encoder: TextEncoder, max_length: int
+) -> Iterator[tuple[Encoded, Location]]:
+    """Texts joined by end-of-text and cut, each sequence with the tokenizer's start."""
+    before = encoder.special[0]
+    eos = getattr(encoder.tokenizer, "eos_token_id", None)
+
+    def texts() -> Iterator[tuple[Sequence[int], Location]]:
+        for each, location in encoded:
+            ids = each.ids[each.roles != SPECIAL].tolist()
+            # A template may end the text itself, with a line break behind the end.
+            yield (ids if eos is None or eos in ids[-2:] else [*ids, int(eos)]), location
+
+    for ids, location in concatenate(texts(), max_length, before):
+        yield Encoded(np.array(ids, np.int64), np.zeros(len(ids), np.uint8)), location
+
+
+def _max_length(options: Mapping[str, Any], inputs: _InputMaker, model: LanguageModel, tokenizer: Any) -> int:
+    wanted = options.get("max_length") or MAX_LENGTH
+    limits = (inputs.length, model.positions, max_tokens(tokenizer))
+    return min([int(wanted), *(limit for limit in limits if limit)])
+
+
+def _packs(pack: str, model: LanguageModel, info: ModelInfo, tokenizer: Any) -> bool:
+    """Whether texts are joined and cut."""
+    if pack not in PACKS:
+        raise UsageError(
+            f"there is no packing {pack!r}", code="pack", param="pack",
+            expected=", ".join(nearest(pack, PACKS) or PACKS), hint="{pack=concatenate} or {pack=pad}",
+        )  # fmt: skip
+    if pack != "auto" or model.causal is not None:
+        return pack == "concatenate" if pack != "auto" else bool(model.causal)
+    # A model that does not say: encoders have a mask token, or need to know the texts of a pair.
+    typed = any(tensor.name == "token_type_ids" and tensor.required for tensor in info.inputs)
+    return getattr(tokenizer, "mask_token", None) is None and not typed
+
+
+def _config(info: ModelInfo) -> Mapping[str, Any]:
+    given = info.facts.get("config")
+    if isinstance(given, Mapping):
+        return given
+    source = Path(info.source)
+    folders = [Path(info.tokenizer)] if info.tokenizer else []
+    folders += [source] if source.is_dir() else [source.parent] if source.is_file() else []
+    for folder in folders:
+        try:
+            config = orjson.loads((folder / "config.json").read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            continue
+        if isinstance(config, Mapping):
+            return config
+    return {}
+
+
+def _fixed_length(tensor: TensorInfo | None) -> int | None:
+    size = tensor.shape[1] if tensor is not None and tensor.shape is not None and len(tensor.shape) > 1 else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _empty_cache(tensor: TensorInfo) -> np.ndarray | None:
+    """Keys or values of length 0 for an exported decoder that asks for its past; heads and width as it says."""
+    if not tensor.name.startswith("past") or tensor.shape is None or len(tensor.shape) != 4:
+        return None
+    heads, width = tensor.shape[1], tensor.shape[3]
+    if not isinstance(heads, int) or not isinstance(width, int):
+        return None
+    return np.zeros((heads, 0, width), np.float16 if tensor.dtype == "float16" else np.float32)

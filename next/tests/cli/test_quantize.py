@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slice: an ONNX model through all layers."""
+
+import hashlib
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+
+import fewbit as package
+from fewbit.record.schema import Record, json_schema
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_run_from_command_line_to_measured_result(fewbit, tiny_onnx, npz_folder):
+    before = digest(tiny_onnx)
+    code, out, err = fewbit("quantize", tiny_onnx, "--data", npz_folder, "--preset", "w8a16", "-o", "small.onnx")
+    assert code == 0, err
+    assert out.startswith("OK  ") and "x smaller" in out and "held-out samples" in out and "agreement" in out
+    assert "fewbit 1" in err.splitlines()[0] and "seed 0" in err and "8-bit weights only" in err
+    assert digest(tiny_onnx) == before
+    record = Record.read("small.onnx")
+    jsonschema.validate(record.to_dict(), json_schema())
+    assert record.verdict == "ok" and record.quality["samples"] == 32 and record.data["samples"] == 100
+    assert [layer["name"] for layer in record.layers] == ["first", "last"]
+    assert {phase["name"] for phase in record.phases} <= {"load", "quantize", "measure", "write", "verify"}
+
+
+def test_the_integers_are_those_of_an_independent_formula(fewbit, tiny_onnx, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    fewbit("quantize", tiny_onnx, "--preset", "w8a16", "-o", "small.onnx")
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tiny_onnx).graph.initializer}
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "small.onnx").graph.initializer}
+    for name, weight in weights.items():
+        scale = np.abs(weight).max(0) / 127
+        np.testing.assert_allclose(stored[f"{name}_scale"], scale, rtol=1e-6)
+        assert np.abs(stored[f"{name}_quantized"] - weight / scale).max() <= 0.5 + 1e-4
+        assert stored[f"{name}_quantized"].dtype == np.int8
+
+
+def test_the_file_computes_what_the_record_says(fewbit, tiny_onnx, npz_folder, tmp_path):
+    fewbit("quantize", tiny_onnx, "--data", npz_folder, "--preset", "w8a16", "-o", "small.onnx")
+    sessions = [onnxruntime.InferenceSession(str(path)) for path in (tiny_onnx, tmp_path / "small.onnx")]
+    x = np.stack([np.load(npz_folder / f"s{i}.npz")["x"] for i in range(100)])
+    wanted, result = (session.run(None, {"x": x})[0] for session in sessions)
+    sqnr = 10 * np.log10(np.square(wanted).sum() / np.square(wanted - result).sum())
+    assert sqnr == pytest.approx(Record.read("small.onnx").quality["sqnr_db"], abs=2)
+
+
+def test_without_data_nothing_is_measured_and_the_screen_says_how(fewbit, tiny_onnx):
+    code, out, _ = fewbit("quantize", tiny_onnx, "--preset", "w8a16", "-o", "small.onnx")
+    assert code == 0 and out.startswith("NOT MEASURED") and "--data DATA" in out
+
+
+def test_a_broken_result_is_red_and_exits_with_one(fewbit, tiny_onnx, npz_folder, monkeypatch):
+    from fewbit.numerics.rounding import quantize_symmetric as real
+
+    def wrong(weight, bits, axis):
+        integers, scales = real(weight, bits, axis)
+        return integers[:, ::-1].copy(), scales
+
+    monkeypatch.setattr("fewbit.quantization.weight_only.quantize_symmetric", wrong)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, out, _ = fewbit("quantize", tiny_onnx, "--data", npz_folder, "--preset", "w8a16", "-o", "small.onnx")
+    assert code == 1 and out.startswith("\x1b[1;31mBROKEN\x1b[0m")
+    assert Record.read("small.onnx").verdict == "broken" and "next" in out
+
+
+def test_json_is_one_document_for_success_and_error(fewbit, tiny_onnx, npz_folder):
+    code, out, _ = fewbit("quantize", tiny_onnx, "--data", npz_folder, "--preset", "w8a16", "-o", "a.onnx", "--json")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 0 and document["verdict"] == "ok" and document["output"] == "a.onnx"
+    code, out, _ = fewbit("quantize", tiny_onnx, "--preset", "w8a16", "-o", "a.onnx", "--json")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 2 and document["error"]["code"] == "output-exists"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["missing.onnx"], 2, "there is no model"),
+        (["{model}", "--preset", "q4"], 2, "not available"),
+        (["{model}", "--preset", "w8a16", "--ignore", "firts"], 2, "expected: first"),
+        (["{model}", "--preset", "w8a16", "--ignore", "*"], 3, "nothing would be quantized"),
+        (["{model}", "--preset", "w8a16", "--data", "nowhere"], 3, "no file or folder"),
+        (["{model}", "--preset", "w8a16", "--target", "onnxruntme"], 2, "onnxruntime"),
+    ],
+)
+def test_mistakes_are_typed_and_leave_nothing(fewbit, tiny_onnx, tmp_path, words, code, text):
+    before = sorted(tmp_path.iterdir())
+    found, _, err = fewbit("quantize", *[word.format(model=tiny_onnx) for word in words])
+    assert found == code and text in err, err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_python_gives_the_kind_of_object_that_came_in(tiny_onnx, npz_folder):
+    onnx = pytest.importorskip("onnx")
+    proto = onnx.load(tiny_onnx)
+    content = proto.SerializeToString()
+    result, record = package.quantize(proto, str(npz_folder), preset="w8a16", return_record=True)
+    assert type(result) is type(proto) and proto.SerializeToString() == content
+    assert record.verdict == "ok" and len(repr(record)) <= 120
+
+
+def test_the_same_bytes_twice(fewbit, tiny_onnx, npz_folder, tmp_path):
+    for name in ("a", "b"):
+        fewbit("quantize", tiny_onnx, "--data", npz_folder, "--preset", "w8a16", "-o", f"{name}.onnx")
+    assert digest(tmp_path / "a.onnx") == digest(tmp_path / "b.onnx")
