@@ -74,6 +74,14 @@ class BrokenResultWarning(UserWarning):
     """A quantized model was measured on held-out samples and does not work: its outputs are not the original's."""
 
 
+class RuntimeDiffersWarning(UserWarning):
+    """ONNX Runtime does not compute what the quantized file says: the outputs here are worse than as written."""
+
+
+class NothingQuantizedWarning(UserWarning):
+    """Accuracy control gave every layer back to float: the result is the model as it was given."""
+
+
 class CalibrationWarning(UserWarning):
     """The calibration data may not stand for what the model will see: few samples, few classes, only a head."""
 

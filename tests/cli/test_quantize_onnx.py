@@ -100,7 +100,7 @@ def test_a_file_and_its_record(run, tmp_path):
     warned, first, *rest = [line for line in out.splitlines() if not re.match("warning: (?!calib)", line)]
     assert warned.startswith("warning: calibrated on 10 samples only") and rest[0] == "  calibrated on all 10 samples"
     assert first.startswith("2 weights quantized, 0 left in float: ")
-    assert "2 QGemm in integers" in out and "expected: " in out and "measured on 2 held-out samples" in out
+    assert "2 QGemm in integers" in out and "estimated: " in out and "measured on 2 held-out samples" in out
     assert rest[-1] == "in small.onnx; per-layer report: small.onnx.record.json"
 
 

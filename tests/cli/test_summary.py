@@ -30,7 +30,7 @@ def test_what_a_runtime_makes_of_a_graph():
         "  7 activations quantized",
         "  ONNX Runtime executes: 12 QLinearConv in integers; 2 Conv, 1 Gemm in float; "
         "1 MatMulNBits in float on packed weights",
-        "  expected: 1.50× as fast, output error 0.012 (relative MSE)",
+        "  estimated: 1.50× as fast (cost model, not measured), output error 0.012 (relative MSE)",
         "  measured on 8 held-out samples: top-1 agreement 99.8%, output error 0.035 "
         "(relative MSE; worst 0.071 in sample 9 (9.npz))",
     ]
@@ -41,6 +41,13 @@ def test_answers_without_a_choice():
     assert text(record).splitlines()[1:] == [
         "  measured on 2 held-out samples: output error 0.5 (relative MSE; worst 0.7)"
     ]
+
+
+def test_samples_are_counted_not_batches():
+    record = made(expected_speedup=1.5, expected_error=0.5, answers=answers(items=3, samples=12, error=0.5, worst=0.7))
+    assert text(record).splitlines()[-1] == (
+        "  measured on 12 held-out samples: output error 0.5 (relative MSE; worst 0.7)"
+    )
 
 
 def test_a_sample_that_calibrates_and_judges_is_said_to():

@@ -11,8 +11,10 @@ import torch
 from onnx import helper
 
 import fewbit
+from fewbit.cli import _summary
 from fewbit.engine.nearness import nearness
-from fewbit.errors import UsageError
+from fewbit.errors import NothingQuantizedWarning, UsageError
+from fewbit.record import Record
 from onnx_graphs import model, random
 
 
@@ -70,6 +72,19 @@ def test_what_costs_too_much_is_given_back_and_named(tmp_path):
     record = json.loads((tmp_path / "small.onnx.record.json").read_text())
     kept = [line for line in record["lines"] if line["what"] == "kept-for-accuracy"]
     assert kept and all(line["bytes"] > 0 and "time_share" in line for line in kept)
+
+
+def test_a_model_that_stays_in_float_is_warned_of(tmp_path):
+    first = iter([1.0])
+    with pytest.warns(NothingQuantizedWarning, match="every layer stays in float") as caught:
+        fewbit.quantize_with_accuracy_control(
+            chain(), ITEMS, ITEMS, lambda made, items: next(first, 0.0), output=tmp_path / "m.onnx",
+            advanced_parameters={"price": 1e-12},
+        )  # fmt: skip
+    assert caught[0].filename == __file__
+    record = Record.from_json((tmp_path / "m.onnx.record.json").read_text())
+    assert record.lines[0]["what"] == "nothing-quantized" and "max_drop" in record.lines[0]["reason"]
+    assert next(_summary.lines(record)).startswith("warning: every layer stays in float")
 
 
 def test_without_a_function_the_float_model_is_the_judge():

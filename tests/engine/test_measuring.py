@@ -162,6 +162,121 @@ def test_outputs_without_a_choice_are_judged_by_their_error():
     assert is_broken(measured(wanted, [[0 * a] for (a,) in wanted]))
 
 
+def test_a_constant_offset_is_no_signal():
+    wanted = [[torch.tensor([[100.0 + i]])] for i in range(5)]
+    record = measured(wanted, [[torch.tensor([[102.0]])]] * 5)
+    assert "SQNR about the mean" in broken_lines(record)[0]["reason"]
+    assert not is_broken(measured(wanted, [[a + 0.1] for (a,) in wanted]))
+    constant = [[torch.tensor([[5.0]])] for _ in range(5)]
+    assert not is_broken(measured(constant, [[a + 0.01] for (a,) in constant]))
+
+
+def characters(seed, blanks=0.88):
+    """Logits of a CTC model `[1, 100, 8]`: most positions are blank (class 0)."""
+    drawn = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(1, 8, (100,), generator=drawn)
+    chosen[torch.rand(100, generator=drawn) < blanks] = 0
+    return nn.functional.one_hot(chosen, 8).float()[None]
+
+
+def blank(logits, share):
+    """The same, but of the characters a share is lost to the blank."""
+    lost = logits.clone()
+    at = (logits[0].argmax(-1) > 0).nonzero().flatten()
+    at = at[: round(share * len(at))]
+    lost[0, at] = nn.functional.one_hot(torch.tensor(0), 8).float()
+    return lost
+
+
+def test_characters_that_become_blanks_are_broken():
+    wanted = [[characters(seed)] for seed in range(5)]
+    record = measured(wanted, [[blank(a, 0.69)] for (a,) in wanted])
+    answers = record.facts["answers"]
+    assert answers["agreement"] > 0.9 and answers["agreement_on_other_choices"] < 0.4
+    assert "most frequent" in broken_lines(record)[0]["reason"]
+    assert not is_broken(measured(wanted, [[blank(a, 0.1)] for (a,) in wanted]))
+    near = [[a + 0.05 * torch.randn(a.shape, generator=torch.Generator().manual_seed(9))] for (a,) in wanted]
+    assert not is_broken(measured(wanted, near))
+
+
+@pytest.mark.parametrize(("count", "lost", "broken"), [(60, 4, True), (60, 3, False), (20, 2, False), (300, 15, True)])
+def test_a_class_that_is_rare_must_not_vanish(count, lost, broken):
+    """One of ten samples is positive: few positions are judged with more care, and fewer than five not at all."""
+    labels = [int(i % 10 == 0) for i in range(count)]
+    found = list(labels)
+    for i in [i for i in range(count) if labels[i]][:lost]:
+        found[i] = 0
+    record = measured(scores(*labels, classes=2), scores(*found, classes=2))
+    assert record.facts["answers"]["agreement"] >= 0.9 and is_broken(record) is broken
+
+
+class Rare(nn.Module):
+    """A binary classifier that says yes to one of ten samples, for the sake of a small weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 2)
+        with torch.no_grad():
+            self.layer.weight.zero_()
+            self.layer.weight[1, 0] = 1.0
+            self.layer.weight[:, 1::2] = 20.0  # alike in both rows; they take all of the range
+            self.layer.bias.copy_(torch.tensor([0.5, 0.0]))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_a_rare_class_is_looked_for_in_a_whole_run():
+    items = list(0.005 * torch.randn(50, 10, 64, generator=torch.Generator().manual_seed(1)))
+    for item in items:
+        item[:, 0] = 0.0
+        item[0, 0] = 1.0  # one of ten
+    record = fewbit.compress_weights(Rare(), mode="int2_sym", all_layers=True, dataset=items).fewbit_record
+    answers = record.facts["answers"]
+    assert answers["agreement"] >= 0.88 and answers["agreement_on_other_choices"] == 0.0 and is_broken(record)
+    record = fewbit.compress_weights(Rare(), mode="int8_sym", all_layers=True, dataset=items).fewbit_record
+    assert record.facts["answers"]["agreement_on_other_choices"] == 1.0 and not is_broken(record)
+
+
+def test_integer_outputs_are_choices():
+    """The model ends in ArgMax."""
+    wanted = [[torch.arange(100) % 4] for _ in range(5)]
+    record = measured(wanted, [[torch.where(a == 3, 0, a)] for (a,) in wanted])
+    assert record.facts["answers"]["agreement"] == 0.75 and is_broken(record)
+    assert not is_broken(measured(wanted, [[torch.where(torch.arange(100) < 10, 0, a)] for (a,) in wanted]))
+    background = [[(torch.arange(1000) < 30).long()] for _ in range(5)]
+    assert is_broken(measured(background, [[0 * a] for (a,) in background]))
+
+
+def test_class_numbers_beside_boxes_are_not_compared():
+    """A detector sorts its boxes: near ties change places."""
+    boxes = torch.arange(40.0).reshape(1, 10, 4)
+    record = measured([[boxes, torch.arange(10)[None]]] * 5, [[boxes, torch.arange(10).flip(0)[None]]] * 5)
+    assert not is_broken(record)
+
+
+def test_pixels_have_their_classes_on_axis_1():
+    drawn = [torch.Generator().manual_seed(i) for i in range(5)]
+    wanted = [
+        [nn.functional.one_hot(torch.randint(0, 3, (1, 8, 8), generator=g), 3).movedim(-1, 1).float()] for g in drawn
+    ]
+    near = [[a + 0.2 * torch.randn(a.shape, generator=torch.Generator().manual_seed(9))] for (a,) in wanted]
+    record = measured(wanted, near)
+    assert record.facts["answers"]["agreement"] > 0.95 and not is_broken(record)
+    assert is_broken(measured(wanted, [[a.roll(1, 1)] for (a,) in wanted]))
+    # along the last axis nothing changes here, and every pixel is another class
+    rows = [[torch.stack([torch.arange(8.0), torch.arange(8.0) + 1]).reshape(1, 2, 1, 8)]] * 5
+    assert measured(rows, [[a.flip(1)] for (a,) in rows]).facts["answers"]["agreement"] == 0.0
+
+
+@pytest.mark.parametrize(("noise", "broken"), [(0.35, False), (0.7, True)])
+def test_embeddings_are_judged_by_their_error_too(noise, broken):
+    wanted = [[torch.randn(1, 384, generator=torch.Generator().manual_seed(i))] for i in range(32)]
+    near = [[a + noise * torch.randn(a.shape, generator=torch.Generator().manual_seed(99))] for (a,) in wanted]
+    record = measured(wanted, near)
+    assert record.facts["answers"]["agreement"] < 0.8 and is_broken(record) is broken
+
+
 def test_outputs_that_are_not_finite():
     nan = [[torch.tensor([[float("nan"), 1.0]])]] * 5
     assert "not finite" in broken_lines(measured(scores(0, 1, 0, 1, 0, classes=2), nan))[0]["reason"]
@@ -198,7 +313,7 @@ def test_batches_and_large_sets_are_bounded():
 
     found = reference_outputs(view_of(mlp()), items(1), Record("quantize"))
     assert found.samples == SAMPLES and len(read) == 5 * SAMPLES
-    assert reference_outputs(view_of(mlp()), items(20), Record("quantize")).samples == 40
+    assert reference_outputs(view_of(mlp()), items(20), Record("quantize")).samples == 80
 
 
 # the command line

@@ -2,6 +2,7 @@
 """What ONNX Runtime computes, compared with what the file says."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fewbit
 from fewbit.backends.graph.as_written import in_float
+from fewbit.backends.graph.processor import saturates
 from fewbit.backends.graph.view import GraphView
 from fewbit.cli import _summary
-from fewbit.engine.measuring import measure, reference_on
+from fewbit.engine.measuring import measure, reference_on, warn_of_result
 from fewbit.engine.run import view_of
 from fewbit.engine.runtime_check import check_runtime
 from fewbit.engine.sqnr import sqnr
+from fewbit.errors import RuntimeDiffersWarning
 from fewbit.record import Record
 
 CHANNELS = 8
@@ -111,7 +114,44 @@ def compared(monkeypatch, run, written, **more):
 def test_saturation_is_named(monkeypatch):
     record = compared(monkeypatch, [11.0, 9.0], [10.5, 10.0], saturates=True)
     (line,) = record.lines
-    assert line["what"] == "runtime-differs" and "no VNNI" in line["reason"] and "SQNR 20.0 dB" in line["reason"]
+    assert line["what"] == "runtime-differs" and "SQNR 20.0 dB" in line["reason"]
+    assert "saturating u8·s8 sums on this processor (no VNNI)" in line["reason"] and "w8a16" in line["reason"]
+    assert "--ignore" in line["reason"]
+
+
+def test_whether_sums_saturate_is_found_by_running_a_kernel(monkeypatch):
+    exact, pairs = 255 * 127 * 64, 32767 * 32
+    for summed, found in ((exact, False), (pairs, True)):
+
+        class Session:
+            def __init__(self, *_, **__):
+                pass
+
+            def run(self, _, feed, summed=summed):
+                assert feed["x"].max() == 255 and feed["w"].max() == 127
+                return [np.full((4, 8), summed, np.int32)]
+
+        monkeypatch.setattr("onnxruntime.InferenceSession", Session)
+        assert saturates.__wrapped__() is found
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert saturates.__wrapped__() is None
+
+
+def test_callers_in_python_are_warned():
+    record = Record("quantize")
+    record.note("runtime-differs", "ONNX Runtime does not compute what the file says: SQNR 5.0 dB")
+    with pytest.warns(RuntimeDiffersWarning, match="does not compute what the file says"):
+        warn_of_result(record)
+
+
+def test_a_run_warns_of_a_runtime_that_differs(monkeypatch):
+    """The outputs as written are made the float ones: whatever the runtime loses is then a difference."""
+    items = [{"input": item} for item in np.random.default_rng(3).normal(size=(20, 1, 64)).astype(np.float32)]
+    view = view_of(mlp())
+    monkeypatch.setattr(GraphView, "answers_as_written", lambda self, items: view.answers(items))
+    with pytest.warns(RuntimeDiffersWarning, match="cause: ") as caught:
+        fewbit.compress_weights(mlp(), mode="int4_sym", group_size=32, dataset=items)
+    assert caught[0].filename == __file__
 
 
 def test_a_cause_that_is_not_known_is_said_to_be(monkeypatch):

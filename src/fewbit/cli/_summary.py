@@ -13,7 +13,10 @@ from rich.filesize import decimal
 from fewbit.record import Record
 
 _COUNTED = ("quantized", "activation", "kernel", "bias-corrected", "not-kept-aside", "format", "broken")
-_WARNED = ("dtype-unscaled", "accuracy-missed", "runtime-differs", "few-samples", "few-classes", "head-only")
+_WARNED = (
+    "nothing-quantized", "dtype-unscaled", "accuracy-missed", "runtime-differs", "few-samples", "few-classes",
+    "head-only",
+)  # fmt: skip
 """Lines that come first: what they tell of makes the whole result doubtful."""
 _NAMED, _REASONS = 3, 4
 """Of so many places, and of so many reasons of a kind, the words are printed; the record has them all."""
@@ -106,7 +109,8 @@ def _placed(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"  ONNX Runtime executes: {'; '.join(found) or 'no layer'}"
     if "expected_speedup" in facts:
         speedup, error = facts["expected_speedup"], facts["expected_error"]
-        yield f"  expected: {speedup:.2f}× as fast, output error {error:.2g} (relative MSE)"
+        told = f"{speedup:.2f}× as fast (cost model, not measured), output error {error:.2g} (relative MSE)"
+        yield f"  estimated: {told}"
     if answers is not None:
         yield (
             f"  {_measured(answers)}"
@@ -130,9 +134,9 @@ def _agreement(answers: Mapping[str, Any]) -> str:
 
 
 def _measured(answers: Mapping[str, Any]) -> str:
-    count, same = answers["items"], answers["agreement"]
+    count, same = answers.get("samples", answers["items"]), answers["agreement"]
     kind = "held-out" if answers["kept_aside"] else "calibration"
-    worst = f"; worst {answers['worst']:.2g}" if count > 1 else ""
+    worst = f"; worst {answers['worst']:.2g}" if answers["items"] > 1 else ""
     if worst and (place := answers.get("worst_place")):
         worst += f" in {place}"
     parts = [] if same is None else [f"top-1 agreement {same:.1%}"]

@@ -8,6 +8,7 @@ orders them all, and only the price is looked for. Every price is judged on the 
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf, isfinite, nan
 from pathlib import Path
@@ -19,6 +20,7 @@ from fewbit.data.findings import Progress
 from fewbit.data.text import as_inputs
 from fewbit.engine.delivery import Delivery
 from fewbit.engine.item_places import ItemPlaces
+from fewbit.engine.measuring import warn_of_result
 from fewbit.engine.nearness import nearness
 from fewbit.engine.options import PRICE, Options
 from fewbit.engine.planning import make_plan
@@ -28,7 +30,7 @@ from fewbit.engine.run import calibration_subset, facts_of, probe, refuse_weight
 from fewbit.engine.scoping import without
 from fewbit.engine.static import Calibrated, calibrate
 from fewbit.engine.verbs import configuration
-from fewbit.errors import DataError, UsageError
+from fewbit.errors import DataError, NothingQuantizedWarning, UsageError
 from fewbit.model.placing import Placed
 from fewbit.model.view import ModelView
 from fewbit.record import Record
@@ -112,9 +114,15 @@ def quantize_with_accuracy_control(
     if score < wanted:
         reason = "not even the model with hardly anything in integers is as accurate as asked for"
         quantizer.record.note("accuracy-missed", reason, score=score, wanted=wanted)
+    if not placed.layers:
+        _note_all_float(quantizer.record, wanted)
     result.sign(quantizer.config, quantizer.record)
     warn_of_calibration(quantizer.record)
-    return deliver(quantizer, result)
+    made = deliver(quantizer, result)
+    if not placed.layers:
+        warnings.warn(quantizer.record.lines[0]["reason"], NothingQuantizedWarning, stacklevel=2)
+    warn_of_result(quantizer.record)
+    return made
 
 
 def _calibrated(
@@ -227,6 +235,18 @@ def _note_kept(run: Calibrated, placed: Placed, record: Record) -> None:
             "kept-for-accuracy", placed.kept.get(layer, ""), where=layer, bytes=sizes.get(layer, 0),
             time_share=free.saved.get(layer, 0.0),
         )  # fmt: skip
+
+
+def _note_all_float(record: Record, wanted: float) -> None:
+    """Say first that no layer is left in integers."""
+    stored = sum(line["what"] == "stored" for line in record.lines)
+    codes = f" ({stored} weight{'' if stored == 1 else 's'} stored as int8 codes)" if stored else ""
+    record.note(
+        "nothing-quantized",
+        f"every layer stays in float{codes}: with layers in integers the accuracy is below {wanted:.4g}, or no time is "
+        "saved; try a larger max_drop, more calibration samples, or compress_weights(model, mode='int8_asym')",
+    )
+    record.lines.insert(0, record.lines.pop())
 
 
 def _relative(max_drop: float, drop_type: str) -> bool:

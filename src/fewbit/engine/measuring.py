@@ -18,25 +18,21 @@ from torch import Tensor
 from fewbit.data.batch import count_samples
 from fewbit.data.signature import Signature, read_signature
 from fewbit.data.tree import flatten, is_tensor
+from fewbit.engine.choices import compare_choices
 from fewbit.engine.collect import HELD_OUT_EVERY, is_held_out
-from fewbit.engine.divergence import are_probabilities
 from fewbit.engine.judging_tokens import scores_of
 from fewbit.engine.nearness import nearness
 from fewbit.engine.pairing import Pair
 from fewbit.engine.questions import Question, named_inputs
 from fewbit.engine.sqnr import sqnr
-from fewbit.errors import BrokenResultWarning
+from fewbit.errors import BrokenResultWarning, RuntimeDiffersWarning
 from fewbit.model.view import Item, ModelView
 from fewbit.record import Record
 
-SAMPLES = 32
-"""Held-out samples that a result is measured on; items are taken whole."""
+SAMPLES = 64
+"""Held-out samples that a result is measured on; items are taken whole. Rare classes are to be among them."""
 _TEXTS, _POSITIONS = 8, 32  # samples of a language model, and positions of each sample
 _BYTES = 64 << 20  # of inputs and of outputs; at least one item is taken
-_AGREEMENT = 0.8  # below it a result is broken
-_TIE, _UNSURE = 0.01, 0.05
-"""Relative errors below which a top-1 disagreement is a near tie: of scores, and of outputs that may be none."""
-_SQNR = 3.0  # dB: below it a result is broken, if its outputs have no top-1 choice
 _WORST = 3
 
 
@@ -162,17 +158,24 @@ def measure(view: ModelView, reference: Reference, record: Record) -> list[list[
         facts["worst_item"] = reference.numbers[facts["worst_item"]]
     if positions := sum(len(chosen[1]) for chosen in reference.chosen if chosen is not None):
         facts["positions"] = positions
-    same, scores = _top1(reference, found)
-    if same is not None:
-        facts["agreement"] = same
+    language = any(chosen is not None for chosen in reference.chosen)
+    choices = compare_choices(
+        reference.outputs, found, [count_samples(item) for item in reference.items], language=language
+    )
+    if choices.agreement is not None:
+        facts["agreement"] = choices.agreement
+    if choices.others is not None:
+        facts["agreement_on_other_choices"] = choices.others
     facts["sqnr_db"] = sqnr(reference.outputs, found)
     record.facts["answers"] = facts
     if not all(_is_finite(output) for outputs in found for output in outputs):
         record.note("broken", f"its outputs are not finite numbers, {on_samples(facts)}", worst=worst_layers(record))
     elif any(a.shape != b.shape for ours, theirs in zip(reference.outputs, found) for a, b in zip(ours, theirs)):
         record.note("output-shapes-differ", "the quantized model's outputs have other shapes: they are not compared")
-    elif why := _reason(same, facts, scores=scores):
-        record.note("broken", why, worst=worst_layers(record))
+    elif why := choices.reason(facts["error"], sqnr(reference.outputs, found, about_mean=True)):
+        record.note(
+            "broken", f"{why} {on_samples(facts)}, relative error {facts['error']:.2g}", worst=worst_layers(record)
+        )
     return found
 
 
@@ -186,24 +189,16 @@ def on_samples(facts: Mapping[str, Any]) -> str:
     return f"on {facts['samples']} {kind} sample{'' if facts['samples'] == 1 else 's'}"
 
 
-def _reason(same: float | None, facts: Mapping[str, Any], *, scores: bool) -> str | None:
-    """Why a result does not work, if it does not."""
-    error, ratio = facts["error"], facts["sqnr_db"]
-    if same is None:
-        return f"SQNR {ratio:.1f} dB {on_samples(facts)}" if ratio is not None and ratio < _SQNR else None
-    if same < _AGREEMENT and error > (_TIE if scores else _UNSURE):
-        return f"agreement with the original {same:.1%} {on_samples(facts)}, relative error {error:.2g}"
-    return None
-
-
 def is_broken(record: Record) -> bool:
     """Whether the result of a run was measured, and does not work."""
     return any(line["what"] == "broken" for line in record.lines)
 
 
-def warn_if_broken(record: Record) -> None:
-    """Warn a caller in Python of a result that does not work."""
+def warn_of_result(record: Record) -> None:
+    """Warn a caller in Python of a result that does not work, or that ONNX Runtime computes in another way."""
     for line in record.lines:
+        if line["what"] == "runtime-differs":
+            warnings.warn(line["reason"], RuntimeDiffersWarning, stacklevel=3)
         if line["what"] == "broken":
             worst = line.get("worst") or []
             ignore = f", or ignored_scope=IgnoredScope(names={worst!r})" if worst else ""
@@ -255,27 +250,6 @@ def _logits(item: Item, outputs: list[Tensor], signature: Signature) -> tuple[in
     rows = real.flatten().nonzero().flatten()
     most = _POSITIONS * max(1, len(real))
     return output, rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()]
-
-
-def _top1(reference: Reference, found: Sequence[list[Tensor]]) -> tuple[float | None, bool]:
-    """How often the largest entry is the same, and whether the outputs are known to be scores.
-
-    Outputs `[samples, classes]` count alone if there are any. Of others, such as `[samples, steps, classes]`, the
-    largest entry along the last axis is taken, which may mean nothing, as in the boxes of a detector.
-    """
-    same, choices, known = {True: 0, False: 0}, {True: 0, False: 0}, True
-    for item, chosen, ours, theirs in zip(reference.items, reference.chosen, reference.outputs, found):
-        for a, b in zip(ours, theirs):
-            if a.shape != b.shape or not a.is_floating_point() or a.ndim < 2 or a.shape[-1] < 2 or not a.numel():
-                continue
-            classes = chosen is not None or (a.ndim == 2 and len(a) == count_samples(item))
-            hits = a.argmax(-1) == b.argmax(-1)
-            same[classes] += int(hits.sum())
-            choices[classes] += hits.numel()
-            if classes and chosen is None:
-                known &= are_probabilities(a)
-    kind = choices[True] > 0
-    return (same[kind] / choices[kind] if choices[kind] else None), kind and known
 
 
 def _is_finite(output: Tensor) -> bool:

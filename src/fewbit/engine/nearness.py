@@ -20,9 +20,9 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
     Returns:
         `items`; `error`, the energy of the difference over that of the wanted answers about their mean, the mean of all
         outputs of all items, each counted alike however large its answers; `worst`, the largest such mean of one item,
-        and `worst_item`, its number; and `agreement`, how often the largest entry along the last axis is the same, over
-        all outputs that have such an axis. An output of another shape counts as wholly wrong; one of whole numbers is
-        right where it is the same, and its error is the share where it is not.
+        and `worst_item`, its number; and `agreement`, how often the largest entry along the class axis is the same,
+        over all outputs that have such an axis. An output of another shape counts as wholly wrong; one of whole numbers
+        is right where it is the same, and its error is the share where it is not.
 
     >>> import torch
     >>> nearness([[torch.tensor([[1.0, 3.0]])]], [[torch.tensor([[1.0, 2.0]])]])
@@ -47,8 +47,8 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
             wide = a.double()
             energy = (wide - wide.mean()).square().sum() if a.numel() > 1 else wide.square().sum()
             shares[-1].append(float((b.double() - wide).square().sum() / energy.clamp(min=1e-30)))
-            if a.ndim and a.shape[-1] > 1:
-                hits = a.argmax(-1) == b.argmax(-1)
+            if (axis := class_axis(a)) is not None:
+                hits = a.argmax(axis) == b.argmax(axis)
                 same, choices = same + int(hits.sum()), choices + hits.numel()
     each = [_mean(one) for one in shares]
     worst = max(range(len(each)), key=lambda item: (not isfinite(each[item]), each[item]), default=None)
@@ -59,6 +59,19 @@ def nearness(wanted: Iterable[list[Tensor]], found: Iterable[list[Tensor]]) -> d
         "worst_item": worst,
         "agreement": same / choices if choices else None,
     }
+
+
+def class_axis(output: Tensor) -> int | None:
+    """The axis of the classes: 1 in `[N, C, H, W]` and `[N, C, D, H, W]`, else the last; `None` if it has one entry.
+
+    >>> import torch
+    >>> class_axis(torch.zeros(2, 5)), class_axis(torch.zeros(1, 21, 8, 8)), class_axis(torch.zeros(1, 1, 8, 8))
+    (1, 1, None)
+    """
+    if not output.ndim:
+        return None
+    axis = 1 if output.ndim in (4, 5) else output.ndim - 1
+    return axis if output.shape[axis] > 1 else None
 
 
 def _mean(shares: list[float]) -> float:

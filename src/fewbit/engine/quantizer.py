@@ -15,7 +15,7 @@ from fewbit.data.text import as_inputs
 from fewbit.engine.evidence import Evidence
 from fewbit.engine.fitting import without_input
 from fewbit.engine.joining import by_the_first
-from fewbit.engine.measuring import warn_if_broken
+from fewbit.engine.measuring import warn_of_result
 from fewbit.engine.mix import Mix
 from fewbit.engine.mixing import settle_mix
 from fewbit.engine.nothing_quantized import require_something_planned
@@ -105,7 +105,7 @@ class ModelQuantizer:
             checked=True,
         ).native()
         warn_of_calibration(self.record)
-        warn_if_broken(self.record)
+        warn_of_result(self.record)
         return result
 
     @torch.inference_mode(False)  # blocks are tuned by gradients, and what is made is to be used outside of that mode

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fewbit.engine.measuring import Reference
+from fewbit.engine.measuring import Reference, worst_layers
 from fewbit.engine.sqnr import sqnr
 from fewbit.record import Record
 
@@ -53,7 +53,7 @@ def check_runtime(result: Any, reference: Reference, run: Sequence[list[Tensor]]
     }
     if lost <= _DIFFERENCE or (as_run is not None and as_run >= _FINE):
         return
-    causes, layers = _causes(result)
+    causes, layers = _causes(result, record)
     runs = "not finite" if as_run is None else f"{as_run:.1f} dB"
     record.note(
         "runtime-differs",
@@ -63,7 +63,7 @@ def check_runtime(result: Any, reference: Reference, run: Sequence[list[Tensor]]
     )
 
 
-def _causes(result: Any) -> tuple[str, list[str]]:
+def _causes(result: Any, record: Record) -> tuple[str, list[str]]:
     """Why the runtime's outputs differ, in words, and the layers that it quantized again."""
     causes = []
     layers = result.requantized()
@@ -74,7 +74,11 @@ def _causes(result: Any) -> tuple[str, list[str]]:
         operators = ", ".join(dict.fromkeys(operator for _, operator in layers))
         causes.append(f"the runtime quantizes {told} again, as {operators} ({', '.join(names[:_NAMED])}{more})")
     if result.saturates():
-        causes.append("this processor has no VNNI: 8-bit sums saturate in layers with integer weights")
+        ignore = " ".join(f"--ignore {name}" for name in worst_layers(record)) or "--ignore the worst layers"
+        causes.append(
+            f"saturating u8·s8 sums on this processor (no VNNI); try {ignore}, a weight-only preset (w8a16), or run it "
+            "on a processor with VNNI"
+        )
     return "; ".join(causes) or "not known; another version or provider of the runtime may differ", [
         n for n, _ in layers
     ]

@@ -13,7 +13,7 @@ from fewbit.engine.checkpoint import compress_checkpoint, goes_file_to_file
 from fewbit.engine.checkpoint_names import NeedsModel
 from fewbit.engine.delivery import Delivery
 from fewbit.engine.fitting import fit
-from fewbit.engine.measuring import warn_if_broken
+from fewbit.engine.measuring import warn_of_result
 from fewbit.engine.mixture import mixture, one_mode
 from fewbit.engine.options import Options
 from fewbit.engine.plan import Plan
@@ -115,7 +115,7 @@ def quantize(
     )
     warn_of_calibration(quantizer.record)
     made = deliver(quantizer, result)
-    warn_if_broken(quantizer.record)
+    warn_of_result(quantizer.record)
     return made
 
 
@@ -217,7 +217,7 @@ def compress_weights(
     if opened is not None:
         quantizer.record.note("model-opened", f"not compressed file to file: {opened}")
     made = deliver(quantizer, result)
-    warn_if_broken(quantizer.record)
+    warn_of_result(quantizer.record)
     return made
 
 

@@ -3,32 +3,32 @@
 
 from __future__ import annotations
 
-import platform
 from functools import cache
-from pathlib import Path
 
-_X86 = ("x86_64", "amd64", "i386", "i686")
-_EXACT = frozenset(("avx512_vnni", "avx512vnni", "avx_vnni", "avxvnni", "amx_int8"))
-_CPUINFO = Path("/proc/cpuinfo")
+_DEPTH = 64
 
 
 @cache
 def saturates() -> bool | None:
     """Whether sums of products u8 · s8 saturate in ONNX Runtime's kernels on this processor.
 
-    Without VNNI an x86 processor adds pairs of products in 16 bits with saturation. `None` if it is not known.
+    Without VNNI an x86 processor adds pairs of products in 16 bits with saturation. A small product is computed once to
+    find out. `None` if ONNX Runtime is not installed or does not run it.
     """
-    text = _CPUINFO.read_text(errors="replace") if _CPUINFO.is_file() else ""
-    return lacks_vnni(platform.machine(), text)
+    try:
+        import numpy as np
+        import onnxruntime
+        from onnx import TensorProto, helper
 
-
-def lacks_vnni(machine: str, cpuinfo: str) -> bool | None:
-    """The same from the name of the architecture and the text of /proc/cpuinfo.
-
-    >>> lacks_vnni("x86_64", "flags : fpu avx2"), lacks_vnni("x86_64", "flags : avx_vnni"), lacks_vnni("aarch64", "")
-    (True, False, False)
-    """
-    if machine.lower() not in _X86:
-        return False if machine else None
-    flags = next((line.partition(":")[2].split() for line in cpuinfo.splitlines() if line.startswith("flags")), None)
-    return None if flags is None else not _EXACT.intersection(flags)
+        inputs = [
+            helper.make_tensor_value_info("x", TensorProto.UINT8, [4, _DEPTH]),
+            helper.make_tensor_value_info("w", TensorProto.INT8, [_DEPTH, 8]),
+        ]
+        output = helper.make_tensor_value_info("y", TensorProto.INT32, [4, 8])
+        graph = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "sums", inputs, [output])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        x, w = np.full((4, _DEPTH), 255, np.uint8), np.full((_DEPTH, 8), 127, np.int8)
+        return bool((session.run(None, {"x": x, "w": w})[0] != 255 * 127 * _DEPTH).any())
+    except Exception:  # the runtime's errors have no common class but this
+        return None
