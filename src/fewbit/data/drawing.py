@@ -89,7 +89,10 @@ class Drawn(View):
     @property
     def items_in_order(self) -> int | None:
         """How many elements are read at most, where they come in the order of the source and that is known."""
-        count = known_length(self.inner) if self.origin.in_order else None
+        inner = self.inner
+        count = inner.items_in_order if isinstance(inner, Drawn) else known_length(inner)
+        if not self.origin.in_order:
+            return None
         return min(count, self._limit) if count is not None and self._limit is not None and self._by_item else count
 
     @property

@@ -113,8 +113,8 @@ def execute(
     reference: Reference | None = None
     if checked and taken is not None and not static:
         with places.told():
-            fed = places.inputs(taken, view.signature(), options.batch_size)
-            reference = reference_outputs(view, fed, record, in_order=in_order)
+            inputs = places.inputs(taken, view.signature(), options.batch_size)
+            reference = reference_outputs(view, inputs, record, in_order=in_order)
     rotating, options = rotations(options)
     if rotating:
         with places.told():
