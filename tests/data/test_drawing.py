@@ -49,6 +49,49 @@ def test_classes_are_in_proportion_where_they_are_known(source, names):
     assert record.facts["subset"]["classes"] == {names[0]: 9, names[1]: 3}
 
 
+def test_held_out_samples_are_counted_by_class():
+    drawn, record = draw(fewbit.Dataset(of_the_hub()), 20), Record("test")
+    list(drawn)
+    drawn.source.report(record)
+    assert record.facts["subset"]["classes"] == {"cat": 15, "dog": 5}
+    assert record.facts["subset"]["held_out_classes"] == {"cat": 3, "dog": 1}
+
+
+def test_held_out_batches_are_counted_by_class():
+    drawn, record = draw(fewbit.Dataset(of_the_hub()), 40, batch_size=4), Record("test")
+    list(drawn)  # ten batches, of which two are held out
+    drawn.source.report(record)
+    assert record.facts["subset"]["held_out_classes"] == {"cat": 6, "dog": 2}
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 4])
+def test_classes_of_a_loader_are_in_proportion_too(batch_size):
+    drawn = draw(fewbit.Dataset(DataLoader(Targeted(), batch_size=batch_size)), 20 // (batch_size or 1), by_item=True)
+    drawn = [torch.as_tensor(label).reshape(-1) for _, label in drawn]
+    held_out = [label for number, label in enumerate(drawn) if number % 5 == 4]
+    assert torch.cat(drawn).sum() == 5 and torch.cat(held_out).sum() == 1
+
+
+def test_targets_of_a_loader_that_are_no_classes_are_left_alone():
+    data = Targeted()
+    plain = [int(x[0, 0]) for x, _ in draw(fewbit.Dataset(DataLoader(TensorDataset(*tensors()))), 20)]
+    data.targets = torch.arange(40)
+    assert [int(x[0, 0]) for x, _ in draw(fewbit.Dataset(DataLoader(data)), 20)] == plain
+
+
+def tensors():
+    return torch.arange(40.0)[:, None].repeat(1, 2), torch.tensor(LABELS)
+
+
+def test_all_samples_come_in_random_order_where_they_can_be_indexed():
+    drawn = draw(fewbit.Dataset(Targeted()), None)
+    order = [int(x[0]) for x, _ in drawn]
+    assert sorted(order) == list(range(40)) and order != sorted(order)
+    assert [LABELS[each] for each in order[4::5]].count(1) == 2
+    again = [int(x[0]) for x, _ in draw(drawn, 20)]  # of all of them a subset is drawn as if from the source
+    assert again == [int(x[0]) for x, _ in draw(fewbit.Dataset(Targeted()), 20)]
+
+
 def test_numbers_that_hardly_repeat_are_no_classes():
     drawn, record = draw(fewbit.Dataset({"x": np.arange(40), "label": np.arange(40)}), 12), Record("test")
     assert len(list(drawn)) == 12

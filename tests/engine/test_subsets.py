@@ -2,9 +2,11 @@
 """What is read of a dataset: a random sample of the whole, classes in proportion, held-out samples included."""
 
 import json
+import re
 import runpy
 import warnings
 from collections import Counter
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -16,10 +18,14 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fewbit
 from fewbit import cli
-from fewbit.data.drawing import draw, seeded_order
+from fewbit.data.drawing import draw, items_in_order, seeded_order
 from fewbit.data.text import as_inputs
 from fewbit.engine.collect import is_held_out
+from fewbit.engine.options import Options
+from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
+from fewbit.engine.run import probe, view_of
+from fewbit.engine.static import calibrate
 from fewbit.errors import CalibrationWarning
 from fewbit.record import Record
 from onnx_graphs import model as graph
@@ -92,10 +98,10 @@ def build(folder):
 
 
 def assert_in_proportion(classes):
-    """40 of 240 samples, a quarter of them dark; and so are, about, the 8 that are held out."""
+    """40 of 240 samples, a quarter of them dark; and so are the 8 that are held out."""
     assert Counter(classes) == {"a_night": 10, "b_day": 30}
     held_out = Counter(name for number, name in enumerate(classes) if is_held_out(number))
-    assert 1 <= held_out["a_night"] <= 4 and held_out.total() == 8
+    assert held_out == {"a_night": 2, "b_day": 6}
 
 
 @pytest.mark.parametrize("model", ["net.onnx", "net.py:build"])
@@ -124,6 +130,7 @@ def test_python_reads_classes_in_proportion(night_and_day, kind, verb):
         quantizer.quantize_model(model, data, samples=40)
         facts = quantizer.record.facts["subset"]
         assert facts["classes"] == {"a_night": 10, "b_day": 30} and facts["classes_in_source"] == 2
+        assert facts["held_out_classes"] == {"a_night": 2, "b_day": 6}
         assert (facts["samples"], facts["items_in_source"], facts["seed"]) == (40, 240, 0)
     assert_in_proportion(read(night_and_day))
 
@@ -143,6 +150,16 @@ def test_compare_asks_classes_in_proportion(run, night_and_day):
     shown = run("compare net.py:build net.py:build --data nd --transform spy.py:tensor --samples 40")
     assert Counter(read(night_and_day)) == {"a_night": 10, "b_day": 30}
     assert "40 of 240 samples (random, seed 0), 2 of 2 classes" in shown
+
+
+def test_compare_names_the_worst_sample_by_its_place_in_the_data(run, night_and_day):
+    own = "\ndef other():\n    net = build()\n    net[2].weight.data[0] += 0.1\n    return net\n"
+    (night_and_day / "net.py").write_text(NET + own)
+    line = "compare net.py:build net.py:other --data nd --transform spy.py:tensor --samples 40"
+    shown = next(each for each in run(line).splitlines() if "KL, worst" in each)
+    number, name = re.search(r" at sample (\d+) \((\S+\.png), ", shown).groups()
+    paths = sorted(path.relative_to(night_and_day / "nd") for path in (night_and_day / "nd").rglob("*.png"))
+    assert int(number) >= 40 and name == str(paths[int(number)])
 
 
 def test_sparsify_with_a_function_reads_the_whole_source(run, night_and_day):
@@ -169,7 +186,85 @@ def test_held_out_samples_are_spread_over_the_classes(classes):
     order = seeded_order(len(labels), 50 * classes, labels, seed=0)
     assert Counter(labels[index] for index in order) == dict.fromkeys(range(classes), 50)
     held_out = Counter(labels[index] for number, index in enumerate(order) if is_held_out(number))
-    assert len(held_out) == classes and max(held_out.values()) <= 2 * min(held_out.values()) + 4
+    assert held_out == dict.fromkeys(range(classes), 10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("n", "batch_size", "rare"), [(40, 1, (2,)), (300, 1, (12,)), (400, 1, (16,)), (40, 4, (2,))])
+def test_held_out_samples_are_in_class_proportion(seed, n, batch_size, rare):
+    labels = [0] * 320 + [1] * 80
+    order = seeded_order(400, n, labels, seed, batch_size)
+    assert len(set(order)) == n and sum(labels[index] for index in order) == n // 5
+    held_out = [labels[index] for number, index in enumerate(order) if is_held_out(number // batch_size)]
+    assert sum(held_out) in rare
+    for most in range(len(held_out)):  # only the first are measured
+        assert abs(sum(held_out[:most]) - most / 5) <= 1.5
+
+
+def test_a_class_with_one_sample_is_not_held_out_before_others():
+    labels = [0] * 30 + [1] * 9 + [2]
+    order = seeded_order(40, 40, labels, seed=0)
+    assert {labels[index] for index in order[4::5]} == {0, 1}
+
+
+# What a result is measured on
+
+
+class Spy(torch.nn.Module):
+    """Notes the first number of each sample that it, or a copy of it, is called with."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.seen += x[:, 0].int().tolist()
+        return self.layer(x)
+
+
+def measured(data, **options):
+    """The numbers of the samples that the float model was measured on: it is called with them first."""
+    torch.manual_seed(0)
+    net, quantizer = Spy().eval(), ModelQuantizer("w8a8")
+    net.seen.clear()
+    quantizer.quantize_model(net, data, **options)
+    return net.seen[: quantizer.record.facts["answers"]["samples"]]
+
+
+def test_all_samples_of_a_dataset_stand_a_chance_to_be_measured():
+    rows = torch.arange(1000.0)[:, None].repeat(1, 4)
+    found = measured(fewbit.Dataset(TensorDataset(rows), lambda item: item[0][None]))
+    assert len(set(found)) == 32 and min(found) < 200 and max(found) > 800
+
+
+@pytest.mark.parametrize("samples", [None, 5000])
+def test_what_is_measured_is_spread_over_a_loader_that_keeps_its_order(samples):
+    own = OwnLoader(1000)  # batches of two
+    found = measured(fewbit.Dataset(own), samples=samples)
+    batches = found[::2]
+    assert len(set(batches)) == 16 and batches == sorted(batches) and all(is_held_out(each) for each in batches)
+    assert [each * 16 // 1000 for each in batches] == list(range(16))
+
+
+def test_what_a_graph_is_measured_on_is_spread_over_a_loader(night_and_day):
+    class Dicts(OwnLoader):
+        def __iter__(self):
+            rng = np.random.default_rng(0)
+            return ({"x": rng.normal(size=(2, 48)).astype(np.float32)} for _ in range(self.count))
+
+    view = view_of(onnx.load(night_and_day / "net.onnx"))
+    dataset, quantizer = fewbit.Dataset(Dicts(400)), ModelQuantizer("w8a8")
+    probe(view, dataset, 1)
+    plan = make_plan(view, quantizer.config)
+    run = calibrate(
+        view, plan, lambda label: dataset.inputs(view.signature()), record=Record("test"), options=Options(),
+        in_order=items_in_order(draw(dataset, None), 1),
+    )  # fmt: skip
+    assert [number * 16 // 400 for number in run._numbers] == list(range(16))
+    wanted = [item["x"] for item in dataset]
+    assert all(np.array_equal(wanted[number], item["x"]) for number, item in zip(run._numbers, run._judges))
 
 
 def test_more_classes_than_samples_are_not_the_first_classes():

@@ -49,8 +49,10 @@ def _figures(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "KL, mean", _interval(kl["mean"], ".3g")
         yield "KL, median", _interval(kl["median"], ".3g")
         yield "KL, 99 %", _interval(kl["p99"], ".3g")
-        place = f", position {kl['worst']['position']}" if "position" in kl["worst"] else ""
-        yield "KL, worst", f"{kl['worst']['value']:.3g} at sample {kl['worst']['sample']}{place}"
+        worst = kl["worst"]
+        row = f"row {worst['row']} of " if "row" in worst else ""
+        position = f", position {worst['position']}" if "position" in worst else ""
+        yield "KL, worst", f"{worst['value']:.3g} at {row}{worst['place']}{position}"
     if "agreement" in facts:
         yield "same choice", _interval(facts["agreement"], ".2%")
     if "error" in facts:

@@ -16,6 +16,7 @@ from typing import Any
 from fewbit.data.batch import count_samples
 from fewbit.data.dataset import Dataset
 from fewbit.data.source import Source, known_length
+from fewbit.data.stratified import are_classes, is_held_out, seeded_order
 from fewbit.data.views import Picked, View
 from fewbit.record import Record
 
@@ -41,6 +42,8 @@ class Origin:
         labels: the class of each chosen element, in order; `None` if the source does not say.
         classes: the number of classes, or their names.
         head: why only the beginning of the source was read, if so.
+        batch_size: how many elements an item holds, of which some are held out.
+        in_order: whether elements come in the order of the source, and that is not known to be random.
     """
 
     items: int | None = None
@@ -50,6 +53,8 @@ class Origin:
     labels: Sequence[int] | None = None
     classes: Sequence[str] | int = 0
     head: str | None = None
+    batch_size: int = 1
+    in_order: bool = False
 
 
 class Drawn(View):
@@ -74,9 +79,21 @@ class Drawn(View):
         self._stopped = False
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is all of a source in its own order."""
-        return self._limit is None and self.origin.seed is None
+    def whole(self) -> Source | None:
+        """The source itself, if all of it is read."""
+        if self._limit is not None:
+            return None
+        shuffled = self.origin.seed is not None and isinstance(self.inner, Picked)
+        return self.inner.inner if shuffled else self.inner  # type: ignore[attr-defined]
+
+    @property
+    def items_in_order(self) -> int | None:
+        """How many elements are read at most, where they come in the order of the source and that is known."""
+        inner = self.inner
+        count = inner.items_in_order if isinstance(inner, Drawn) else known_length(inner)
+        if not self.origin.in_order:
+            return None
+        return min(count, self._limit) if count is not None and self._limit is not None and self._by_item else count
 
     @property
     def random_access(self) -> bool:
@@ -130,10 +147,13 @@ class Drawn(View):
             reason = f"calibrated on {count} only: use {FEW} or more, a few hundred are usual"
             record.note("few-samples", reason, samples=self.samples, least=FEW)
         if origin.labels is not None:
-            counts = Counter(map(int, origin.labels[: self.items]))
+            read = list(map(int, origin.labels[: self.items]))
+            counts = Counter(read)
+            held_out = Counter(each for i, each in enumerate(read) if is_held_out(i // origin.batch_size))
             names = None if isinstance(origin.classes, int) else origin.classes
             there = origin.classes if isinstance(origin.classes, int) else len(origin.classes)
             facts["classes"] = {_name(each, names): counts[each] for each in sorted(counts)}
+            facts["held_out_classes"] = {_name(each, names): held_out[each] for each in sorted(held_out)}
             facts["classes_in_source"] = there
             if 2 * len(counts) < there:
                 reason = f"the samples that were read are of {len(counts)} of {there} classes: read more samples"
@@ -142,41 +162,44 @@ class Drawn(View):
             record.note("head-only", origin.head, samples=self.samples, items=self.items)
 
 
-def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = SEED) -> Dataset:
+def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = SEED, batch_size: int = 1) -> Dataset:
     """A subset that stands for the whole dataset: a random sample, its order random too.
 
-    Held-out samples are every n-th of a subset, so they are spread over the source as well. What has no known length is
+    Held-out items are every n-th of a subset, and their classes are in proportion as well. What has no known length is
     read from its beginning, and the record says so. Torch loaders that read a dataset in order are made to read a
     random sample of it in batches of the same size; other loaders are iterated over and items are skipped.
 
     Args:
         dataset: samples or items.
-        n: how many; `None` for all of them, in the order of the source.
+        n: how many; `None` for all of them, in the order of the source if that has no random access.
         by_item: whether `n` counts the items of a source that gives batches, and not the samples in them.
         seed: of the choice.
+        batch_size: how many samples without a batch axis an item holds.
     """
     source = dataset.source
-    if isinstance(source, Drawn) and source.is_whole:
-        source = source.inner
+    if isinstance(source, Drawn):
+        source = source.whole or source
     if isinstance(source, Drawn):
         return dataset if n is None else Dataset(Drawn(source, n, by_item=by_item, origin=source.origin))
     count = known_length(source)
     samples = source.sample_count()
-    if n is None:
-        return Dataset(Drawn(source, None, by_item=by_item, origin=_whole(source, count, samples)))
+    size = 1 if source.batched else batch_size
     if count is not None and source.random_access:
         labels, classes = _classes(source, count)
-        order = seeded_order(count, n, labels, seed)
+        order = seeded_order(count, count if n is None else n, labels, seed, size)
         chosen = None if labels is None else [labels[index] for index in order]
-        origin = Origin(count, samples, seed=seed, labels=chosen, classes=classes)
+        origin = Origin(count, samples, seed=seed, labels=chosen, classes=classes, batch_size=size)
         return Dataset(Drawn(Picked(source, order), n, by_item=by_item, origin=origin))
+    in_order = not source.is_shuffled
+    if n is None:
+        return Dataset(Drawn(source, None, by_item=by_item, origin=Origin(count, samples, in_order=in_order)))
     other = source.reordered(n, by_item, seed)
     if other is not None:
         origin = Origin(count, samples, rows=other.facts.get("rows"), seed=seed)
         return Dataset(Drawn(other, n, by_item=by_item, origin=origin))
     wanted = n if by_item or not source.batched else _items_for(source, n)
     if source.is_shuffled or (count is not None and count <= wanted):
-        return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples)))
+        return Dataset(Drawn(source, n, by_item=by_item, origin=Origin(count, samples, in_order=in_order)))
     if count is None:
         noun = "items" if by_item and source.batched else "samples"
         reason = f"stream: the first {n} {noun} were read, not a sample of the whole"
@@ -184,7 +207,8 @@ def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = 
     window = min(count, _WINDOW * wanted)
     head = None if window == count else f"loader: items up to {window} of {count} were read, not a sample of the whole"
     picked = Picked(source, sorted(random.Random(seed).sample(range(window), wanted)))
-    return Dataset(Drawn(picked, n, by_item=by_item, origin=Origin(count, samples, seed=seed, head=head)))
+    origin = Origin(count, samples, seed=seed, head=head, in_order=True)
+    return Dataset(Drawn(picked, n, by_item=by_item, origin=origin))
 
 
 def _items_for(source: Source, samples: int) -> int:
@@ -193,53 +217,24 @@ def _items_for(source: Source, samples: int) -> int:
     return -(-samples // max(1, count_samples(first)))
 
 
-def _whole(source: Source, count: int | None, samples: int | None) -> Origin:
-    if count is None or not source.random_access:
-        return Origin(count, samples)
-    labels, classes = _classes(source, count)
-    return Origin(count, samples, labels=labels, classes=classes)
-
-
 def _classes(source: Source, count: int) -> tuple[Sequence[int] | None, Sequence[str] | int]:
     """The class of every element, and the names or the number of the classes."""
     labels, names = source.labels(), source.facts.get("classes")
-    if labels is None or (not names and 2 * len(set(labels)) > count):  # numbers of another kind: few occur twice
+    if labels is None or (not names and not are_classes(labels)):
         return None, 0
     return labels, names or len(set(labels))
+
+
+def items_in_order(dataset: Dataset, batch_size: int) -> int | None:
+    """How many items a subset that `draw` made gives at most, if they come in the order of the source; else `None`."""
+    found = dataset.source.items_in_order if isinstance(dataset.source, Drawn) else None
+    return found if found is None or dataset.batched else -(-found // batch_size)
 
 
 def report_subset(dataset: Dataset, record: Record, *, calibrates: bool = False) -> None:
     """Write into a record what was read of a dataset, if it is a subset that `draw` made; see `Drawn.report`."""
     if isinstance(dataset.source, Drawn):
         dataset.source.report(record, calibrates=calibrates)
-
-
-def seeded_order(count: int, n: int, labels: Sequence[int] | None, seed: int) -> list[int]:
-    """`n` of `count` indices in random order; each class in proportion, to within one, all along the order.
-
-    >>> labels = [0] * 8 + [1] * 4
-    >>> order = seeded_order(12, 6, labels, seed=0)
-    >>> sorted(labels[index] for index in order)
-    [0, 0, 0, 0, 1, 1]
-    """
-    chooser = random.Random(seed)
-    n = min(n, count)
-    if labels is None:
-        return chooser.sample(range(count), n)
-    members: dict[int, list[int]] = {}
-    for index, label in enumerate(labels):
-        members.setdefault(label, []).append(index)
-    exact = {label: n * len(mine) / count for label, mine in members.items()}
-    takes = {label: int(share) for label, share in exact.items()}
-    # What is left goes to classes without a sample first, then to the largest remainders; ties are broken at random.
-    ranks = {label: (takes[label] > 0, takes[label] - exact[label], chooser.random()) for label in members}
-    for label in sorted(members, key=ranks.__getitem__)[: n - sum(takes.values())]:
-        takes[label] += 1
-    keyed = []
-    for label, mine in members.items():
-        for number, index in enumerate(chooser.sample(mine, takes[label])):
-            keyed.append(((number + chooser.random()) / takes[label], index))
-    return [index for _, index in sorted(keyed)]
 
 
 def _name(label: int, names: Sequence[str] | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.dataset import Dataset
-from fewbit.data.drawing import report_subset
+from fewbit.data.drawing import items_in_order, report_subset
 from fewbit.data.findings import Progress
 from fewbit.data.text import as_inputs
 from fewbit.engine.delivery import Delivery
@@ -134,14 +134,17 @@ def _calibrated(
         raise UsageError("no static activations to choose among", where="preset", expected="a preset such as w8a8")
     refuse_weights(view, plan)
     quantizer.record.facts |= facts_of(plan)
-    taken, places = calibration_subset(view, dataset, samples, by_item=True), ItemPlaces()
+    taken = calibration_subset(view, dataset, samples, by_item=True, batch_size=options.batch_size)
+    places, in_order = ItemPlaces(), items_in_order(taken, options.batch_size)
 
     def items(label: str) -> Iterator[Any]:
         fed = places.inputs(taken, view.signature(), options.batch_size)
         return progress.track(fed, total=samples, label=label)
 
     with places.told():
-        run = calibrate(view, plan, items, record=quantizer.record, options=options, samples=samples, each=True)
+        run = calibrate(
+            view, plan, items, record=quantizer.record, options=options, samples=samples, in_order=in_order, each=True
+        )
     report_subset(taken, quantizer.record, calibrates=True)
     return run
 

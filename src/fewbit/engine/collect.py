@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fewbit.data import stratified
 from fewbit.engine.batches import Batch, Batches
 from fewbit.engine.observing import range_observer
 from fewbit.engine.plan import ActivationPlan, Plan, WeightPlan
@@ -21,7 +22,7 @@ from fewbit.observers._base import Observer, RangeObserver, observer_class
 from fewbit.observers._finite import FiniteGuard
 from fewbit.observers.gram import GramObserver
 
-HELD_OUT_EVERY = 5
+HELD_OUT_EVERY = stratified.HELD_OUT_EVERY
 """Of five items one is kept aside to judge what the other four suggested."""
 
 
@@ -91,7 +92,7 @@ def collect(
 
 def is_held_out(item: int) -> bool:
     """Whether an item is one of those kept aside to judge."""
-    return item % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    return stratified.is_held_out(item)
 
 
 def needed(plan: Plan) -> dict[str, tuple[str, ...]]:

@@ -49,7 +49,7 @@ class ClassJudge:
         at = int(apart.kl.argmax())
         if (value := float(apart.kl[at])) > self._worst["value"]:
             place = {"item": pair.item, "sample": pair.first + at, "place": pair.question.place}
-            self._worst = {"value": value, **place}
+            self._worst = {"value": value, **place, **({"row": at} if len(ours) > 1 else {})}
 
     def facts(self) -> dict[str, Any]:
         """Everything found, each figure with its interval."""

@@ -65,6 +65,7 @@ class TokenJudge:
                 self._worst = {
                     "value": value, "item": pair.item, "sample": pair.first + row, "position": place,
                     "token": int(found[1][row, place]), "place": pair.question.place,
+                    **({"row": row} if len(ours) > 1 else {}),
                 }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ language model the logits of a few positions are kept.
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fewbit.data.batch import count_samples
+from fewbit.data.drawing import SEED
 from fewbit.data.signature import Signature, read_signature
 from fewbit.data.tree import flatten, is_tensor
 from fewbit.engine.choices import compare_choices
@@ -73,18 +75,23 @@ class Enough:
 
     Args:
         named: the inputs of an item by name: of texts fewer are taken.
+        item: the first item.
+        in_order: how many items there are at most, if they come in the order of the data: those that are taken are then
+            spread over all of them. Otherwise the first ones are taken.
     """
 
-    def __init__(self, named: Mapping[str, Any]):
+    def __init__(self, named: Mapping[str, Any], item: Item, in_order: int | None = None):
         self._samples, self._bytes = 0, 0
         self._most = SAMPLES if Question(None, named, "").tokens() is None else _TEXTS
+        wanted = min(-(-self._most // max(1, count_samples(item))), -(-_BYTES // max(1, _size(item))))
+        self._chosen = None if in_order is None else _spread(in_order // HELD_OUT_EVERY, wanted)
 
-    def take(self, item: Item) -> bool:
-        """Whether to take this item."""
-        if self.full:
+    def take(self, item: Item, number: int) -> bool:
+        """Whether to take this held-out item, by its number among all items."""
+        if self.full or (self._chosen is not None and number not in self._chosen):
             return False
         self._samples += count_samples(item)
-        self._bytes += sum(leaf.nbytes for _, leaf in flatten(item) if is_tensor(leaf))
+        self._bytes += _size(item)
         return True
 
     @property
@@ -93,9 +100,29 @@ class Enough:
         return self._samples > 0 and (self._samples >= self._most or self._bytes >= _BYTES)
 
 
-def reference_outputs(view: ModelView, items: Iterable[Item], record: Record) -> Reference | None:
-    """Run the float model on held-out samples of its calibration data, from the beginning of which `items` come."""
-    numbered, held_out = _taken(items, read_signature(view.signature()))
+def _size(item: Item) -> int:
+    return sum(leaf.nbytes for _, leaf in flatten(item) if is_tensor(leaf))
+
+
+def _spread(held_out: int, wanted: int) -> set[int]:
+    """The numbers of some held-out items: one at random of each of as many equal parts."""
+    chooser, parts = random.Random(SEED), min(wanted, held_out)
+    chosen = (chooser.randrange(i * held_out // parts, (i + 1) * held_out // parts) for i in range(parts))
+    return {each * HELD_OUT_EVERY + HELD_OUT_EVERY - 1 for each in chosen}
+
+
+def reference_outputs(
+    view: ModelView, items: Iterable[Item], record: Record, *, in_order: int | None = None
+) -> Reference | None:
+    """Run the float model on held-out samples of its calibration data.
+
+    Args:
+        view: of the float model.
+        items: the data from its beginning; read as far as needed.
+        record: takes a line if the model cannot be measured.
+        in_order: as in `Enough`.
+    """
+    numbered, held_out = _taken(items, read_signature(view.signature()), in_order)
     return reference_on(view, numbered, record, held_out=held_out)
 
 
@@ -221,16 +248,16 @@ def worst_layers(record: Record) -> list[str]:
     return ranked[:_WORST]
 
 
-def _taken(items: Iterable[Item], signature: Signature) -> tuple[list[tuple[int, Item]], bool]:
+def _taken(items: Iterable[Item], signature: Signature, in_order: int | None) -> tuple[list[tuple[int, Item]], bool]:
     """Held-out items with their numbers; the first items if there are too few to hold one out."""
     first: list[tuple[int, Item]] = []
     kept: list[tuple[int, Item]] = []
     enough: Enough | None = None
     for number, item in enumerate(items):
         if enough is None:
-            enough = Enough(named_inputs(item, signature))
+            enough = Enough(named_inputs(item, signature), item, in_order)
         if is_held_out(number):
-            if enough.take(item):
+            if enough.take(item, number):
                 kept.append((number, item))
             if enough.full:
                 break

@@ -145,7 +145,7 @@ class ModelQuantizer:
                 column=options.text_column,
             )
             probe(view, dataset, options.batch_size)
-            dataset = calibration_subset(view, dataset, samples, by_item=by_item)
+            dataset = calibration_subset(view, dataset, samples, by_item=by_item, batch_size=options.batch_size)
         self.record = Record("quantize")
         if self._mix is not None:
             planned = make_plan(view, self._mix.config)

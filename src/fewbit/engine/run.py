@@ -13,7 +13,7 @@ import torch
 from fewbit import registry
 from fewbit.data.arrays.leading_axis import fixed_batch
 from fewbit.data.dataset import Dataset
-from fewbit.data.drawing import draw, report_subset
+from fewbit.data.drawing import draw, items_in_order, report_subset
 from fewbit.data.findings import Progress
 from fewbit.data.signature import read_signature
 from fewbit.data.source import known_length
@@ -100,7 +100,12 @@ def execute(
     refuse_untunable(view, plan, data=dataset is not None)
     _refuse_statistics(view, plan, statistics)
     refuse_weights(view, plan)
-    taken = None if dataset is None else calibration_subset(view, dataset, samples, by_item=by_item)
+    taken = (
+        None
+        if dataset is None
+        else calibration_subset(view, dataset, samples, by_item=by_item, batch_size=options.batch_size)
+    )
+    in_order = None if taken is None else items_in_order(taken, options.batch_size)
     if taken is not None and (length := known_length(taken.source)) is not None:
         samples = length
     places = ItemPlaces()
@@ -108,7 +113,8 @@ def execute(
     reference: Reference | None = None
     if checked and taken is not None and not static:
         with places.told():
-            reference = reference_outputs(view, places.inputs(taken, view.signature(), options.batch_size), record)
+            inputs = places.inputs(taken, view.signature(), options.batch_size)
+            reference = reference_outputs(view, inputs, record, in_order=in_order)
     rotating, options = rotations(options)
     if rotating:
         with places.told():
@@ -128,7 +134,9 @@ def execute(
     with places.told():
         if static:
             placing: Any = view
-            view = execute_static(placing, plan, items, record=record, options=options, samples=samples)
+            view = execute_static(
+                placing, plan, items, record=record, options=options, samples=samples, in_order=in_order
+            )
             record.facts["bytes_after"] = view.size()
             if answers := record.facts.get("answers"):
                 answers["worst_place"] = places.place(answers["worst_item"])
@@ -163,12 +171,14 @@ def execute(
     return view
 
 
-def calibration_subset(view: ModelView, dataset: Dataset, samples: int | None, *, by_item: bool = False) -> Dataset:
+def calibration_subset(
+    view: ModelView, dataset: Dataset, samples: int | None, *, by_item: bool = False, batch_size: int = 1
+) -> Dataset:
     """The calibration samples, drawn from the whole dataset; see `execute`."""
     if samples is not None and not (by_item and dataset.batched):
         batch = fixed_batch(read_signature(view.signature()))
         samples = max(samples // batch, 1) * batch  # such a model takes no smaller batch
-    return draw(dataset, samples, by_item=by_item)
+    return draw(dataset, samples, by_item=by_item, batch_size=batch_size)
 
 
 def probe(view: ModelView, dataset: Dataset, batch_size: int) -> None:

@@ -56,7 +56,14 @@ _OF_INPUT = frozenset({SUM, SQUARE, COUNT, TAPS, WINDOWS})
 
 
 def execute_static(
-    view: PlacingView, plan: Plan, items: Passes, *, record: Record, options: Options, samples: int | None = None
+    view: PlacingView,
+    plan: Plan,
+    items: Passes,
+    *,
+    record: Record,
+    options: Options,
+    samples: int | None = None,
+    in_order: int | None = None,
 ) -> PlacingView:
     """Carry a plan with static activations out on a graph.
 
@@ -67,11 +74,12 @@ def execute_static(
         record: takes a line about each layer.
         options: of the run.
         samples: how many items there are, about.
+        in_order: how many there are at most, if they come in the order of the data.
 
     Returns:
         A view of the quantized model; the one given is as it was.
     """
-    run = calibrate(view, plan, items, record=record, options=options, samples=samples)
+    run = calibrate(view, plan, items, record=record, options=options, samples=samples, in_order=in_order)
     placed = run.place(options.price)
     result = run.write(placed)
     run.note(placed)
@@ -87,6 +95,7 @@ def calibrate(
     record: Record,
     options: Options,
     samples: int | None = None,
+    in_order: int | None = None,
     each: bool = False,
 ) -> Calibrated:
     """Look at a graph with data, and find codes for all of it.
@@ -98,10 +107,11 @@ def calibrate(
         record: takes a line about each layer.
         options: of the run.
         samples: how many items there are, about.
+        in_order: how many there are at most, if they come in the order of the data.
         each: measure what each activation does by itself, where otherwise those that do little are measured together.
     """
     refuse_schemes(plan)
-    run = Calibrated(view, plan, options, record)
+    run = Calibrated(view, plan, options, record, in_order)
     sample = max(_LEAST, _SAMPLES // (samples or 100))
     if options.prepare:
         run = run.prepared(items)
@@ -151,15 +161,18 @@ class Calibrated:
         plan: what becomes of each weight, and the scheme of activations.
         options: target, price and so on.
         record: takes a line about each layer.
+        in_order: how many items there are at most, if they come in the order of the data.
     """
 
-    def __init__(self, view: PlacingView, plan: Plan, options: Options, record: Record):
+    def __init__(self, view: PlacingView, plan: Plan, options: Options, record: Record, in_order: int | None = None):
         self.view, self.plan, self.options, self.record = view, plan, options, record
         self.items = 0
         self._forbidden = _forbidden(view, plan)
         view.leave(self._forbidden)
         self._teachers: list[Any] = []
         self._judges: list[Any] = []
+        self._numbers: list[int] = []  # of the judges
+        self._in_order = in_order
         self._enough: Enough | None = None
         self._facts: dict[str, dict[str, Any]] = {}
         self._planned = {user: w for w in plan.weights for user in w.point.users or (w.point.name,)}
@@ -215,10 +228,10 @@ class Calibrated:
         view.run(self._keeping(items("channels")), watch)
         first = self.kept_items()[0]
         if not prepare(view, self.plan, solvers, view.structure(first).links, seen, self.record).steps:
-            return Calibrated(self.view, self.plan, self.options, self.record)
+            return Calibrated(self.view, self.plan, self.options, self.record, self._in_order)
         self.record.note("second-pass", "channels were evened out first, and ranges are of the model after that")
         view.probe(first)
-        return Calibrated(view, self.plan, self.options, self.record)
+        return Calibrated(view, self.plan, self.options, self.record, self._in_order)
 
     def kept_items(self) -> list[Any]:
         """The items that were kept, so mixed that those kept aside come out as such again."""
@@ -318,7 +331,7 @@ class Calibrated:
     def verify(self, result: PlacingView) -> None:
         """Hold the result against the float model, and see what the runtime makes of it."""
         judges, aside = self._judges or self._teachers, bool(self._judges)
-        numbers = (item for item in count() if is_held_out(item) is aside)
+        numbers = self._numbers if aside else (item for item in count() if not is_held_out(item))
         reference = reference_on(self.view, list(zip(numbers, judges)), self.record, held_out=aside)
         if reference is not None and (found := measure(result, reference, self.record)):
             check_runtime(result, reference, found, self.record)
@@ -330,12 +343,13 @@ class Calibrated:
     def _keeping(self, items: Iterable[Any]) -> Iterator[Any]:
         """Pass items on, and keep a few: to measure harm with, and, of those kept aside, to judge the result."""
         for index, item in enumerate(items):
-            self._enough = self._enough or Enough(item)
+            self._enough = self._enough or Enough(item, item, self._in_order)
             if not is_held_out(index):
                 if len(self._teachers) < FEW:
                     self._teachers.append(item)
-            elif self._enough.take(item):
+            elif self._enough.take(item, index):
                 self._judges.append(item)
+                self._numbers.append(index)
             yield item
 
     def _statistics(self, layer: str) -> Statistics:

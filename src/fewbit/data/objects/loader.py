@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fewbit.data.batch import whole_labels
 from fewbit.data.objects.columns import ColumnRows
 from fewbit.data.randomness import Loan
 from fewbit.data.sample import Place
 from fewbit.data.source import Source
+from fewbit.data.stratified import are_classes, seeded_order
 from fewbit.errors import DataError
 
 
@@ -64,7 +65,7 @@ class LoaderSource(Source):
         wanted = rows if n is None else min(n * size if by_item else n, rows)
         if wanted == rows and size > 1:
             return None
-        order = random.Random(seed).sample(range(rows), wanted)
+        order = seeded_order(rows, wanted, self._classes(rows), seed, size)
         batches = [order[start : start + size] for start in range(0, wanted, size)]
         made = _Rebatched(
             data.DataLoader(
@@ -83,6 +84,12 @@ class LoaderSource(Source):
         )
         made.facts, made.record = self.facts, self.record
         return made
+
+    def _classes(self, rows: int) -> list[int] | None:
+        """The class of each of the first rows of the dataset, where it has `targets`, as those of torchvision do."""
+        targets = getattr(self._loader.dataset, "targets", None)
+        labels = None if targets is None else whole_labels(targets, len(self._loader.dataset))
+        return None if labels is None or not are_classes(labels) else labels[:rows]
 
     def _failed(self, index: int, error: Exception) -> DataError:
         return DataError(

@@ -53,7 +53,6 @@ class Parts:
 def _readable(view: ModelView, evidence: Evidence) -> Dataset:
     """As many samples as may be read, in whole items where a model takes nothing else."""
     assert evidence.dataset is not None
-    if evidence.samples is None:
-        return evidence.dataset
-    batch = fixed_batch(read_signature(view.signature()))
-    return draw(evidence.dataset, max(evidence.samples // batch, 1) * batch)
+    batch, samples = fixed_batch(read_signature(view.signature())), evidence.samples
+    wanted = None if samples is None else max(samples // batch, 1) * batch
+    return draw(evidence.dataset, wanted, batch_size=evidence.batch_size)
