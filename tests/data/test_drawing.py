@@ -92,6 +92,12 @@ def test_all_samples_come_in_random_order_where_they_can_be_indexed():
     assert again == [int(x[0]) for x, _ in draw(fewbit.Dataset(Targeted()), 20)]
 
 
+@pytest.mark.filterwarnings("ignore:a generator can be read once")
+def test_all_of_a_generator_can_be_drawn_from_again():
+    drawn = draw(draw(fewbit.Dataset(torch.full((1, 2), float(i)) for i in range(10)), None), None)
+    assert [int(x[0, 0]) for x in drawn] == list(range(10))
+
+
 def test_numbers_that_hardly_repeat_are_no_classes():
     drawn, record = draw(fewbit.Dataset({"x": np.arange(40), "label": np.arange(40)}), 12), Record("test")
     assert len(list(drawn)) == 12

@@ -177,8 +177,8 @@ def draw(dataset: Dataset, n: int | None, *, by_item: bool = False, seed: int = 
         batch_size: how many samples without a batch axis an item holds.
     """
     source = dataset.source
-    if isinstance(source, Drawn):
-        source = source.whole or source
+    if isinstance(source, Drawn) and (whole := source.whole) is not None:
+        source = whole
     if isinstance(source, Drawn):
         return dataset if n is None else Dataset(Drawn(source, n, by_item=by_item, origin=source.origin))
     count = known_length(source)
