@@ -21,6 +21,7 @@ from fewbit import cli
 from fewbit.data.drawing import draw, items_in_order, seeded_order
 from fewbit.data.text import as_inputs
 from fewbit.engine.collect import is_held_out
+from fewbit.engine.measuring import SAMPLES
 from fewbit.engine.options import Options
 from fewbit.engine.planning import make_plan
 from fewbit.engine.quantizer import ModelQuantizer
@@ -236,7 +237,7 @@ def measured(data, **options):
 def test_all_samples_of_a_dataset_stand_a_chance_to_be_measured():
     rows = torch.arange(1000.0)[:, None].repeat(1, 4)
     found = measured(fewbit.Dataset(TensorDataset(rows), lambda item: item[0][None]))
-    assert len(set(found)) == 32 and min(found) < 200 and max(found) > 800
+    assert len(set(found)) == SAMPLES and min(found) < 200 and max(found) > 800
 
 
 @pytest.mark.parametrize("samples", [None, 5000])
@@ -244,8 +245,9 @@ def test_what_is_measured_is_spread_over_a_loader_that_keeps_its_order(samples):
     own = OwnLoader(1000)  # batches of two
     found = measured(fewbit.Dataset(own), samples=samples)
     batches = found[::2]
-    assert len(set(batches)) == 16 and batches == sorted(batches) and all(is_held_out(each) for each in batches)
-    assert [each * 16 // 1000 for each in batches] == list(range(16))
+    parts = SAMPLES // 2
+    assert len(set(batches)) == parts and batches == sorted(batches) and all(is_held_out(each) for each in batches)
+    assert [each * parts // 1000 for each in batches] == list(range(parts))
 
 
 def test_what_a_graph_is_measured_on_is_spread_over_a_loader(night_and_day):
@@ -262,7 +264,8 @@ def test_what_a_graph_is_measured_on_is_spread_over_a_loader(night_and_day):
         view, plan, lambda label: dataset.inputs(view.signature()), record=Record("test"), options=Options(),
         in_order=items_in_order(draw(dataset, None), 1),
     )  # fmt: skip
-    assert [number * 16 // 400 for number in run._numbers] == list(range(16))
+    parts = SAMPLES // 2
+    assert [number * parts // 400 for number in run._numbers] == list(range(parts))
     wanted = [item["x"] for item in dataset]
     assert all(np.array_equal(wanted[number], item["x"]) for number, item in zip(run._numbers, run._judges))
 
