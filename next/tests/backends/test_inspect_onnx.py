@@ -249,7 +249,7 @@ def test_preprocessing_next_to_the_model_comes_before_metadata(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff\xfe"])
-def test_damaged_companions_count_as_absent(tmp_path, content):
+def test_damaged_sidecar_files_count_as_absent(tmp_path, content):
     path = save(tmp_path / "m.onnx", make([value("x")]))
     for name in ("preprocessing.json", "preprocessor_config.json"):
         (tmp_path / name).write_bytes(content)

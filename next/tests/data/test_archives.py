@@ -86,12 +86,12 @@ MAKERS = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_an_archive_has_the_names_order_and_bytes_of_its_folder(tmp_path, folder, name):
     files, report = opened(MAKERS[name](tmp_path / name))
-    plain = Folder(folder)
-    assert list(files.names()) == list(plain.names())
+    unpacked = Folder(folder)
+    assert list(files.names()) == list(unpacked.names())
     assert not report.counts
     for member in files.names():
-        assert files.size(member) == plain.size(member)
-        assert files.read(member, 3) == plain.read(member, 3)
+        assert files.size(member) == unpacked.size(member)
+        assert files.read(member, 3) == unpacked.read(member, 3)
         with files.open(member) as stream:
             assert stream.read() == CONTENT[member]
             stream.seek(-2, os.SEEK_END) if CONTENT[member] else None
@@ -103,8 +103,8 @@ def test_an_archive_has_the_names_order_and_bytes_of_its_folder(tmp_path, folder
 @pytest.mark.parametrize("suffix", ["tar.gz", "tgz", "tar.zst"])
 def test_compressed_tars_are_decompressed_once_into_the_cache(tmp_path, folder, monkeypatch, suffix):
     monkeypatch.setenv("FEWBIT_CACHE_DIR", str(tmp_path / "cache"))
-    plain = tarred(tmp_path / "plain.tar").read_bytes()
-    packed = zstandard.ZstdCompressor().compress(plain) if suffix.endswith("zst") else gzip.compress(plain)
+    tar = tarred(tmp_path / "plain.tar").read_bytes()
+    packed = zstandard.ZstdCompressor().compress(tar) if suffix.endswith("zst") else gzip.compress(tar)
     (tmp_path / f"a.{suffix}").write_bytes(packed)
     files, _ = opened(tmp_path / f"a.{suffix}")
     assert list(files.names()) == list(Folder(folder).names())
@@ -163,7 +163,7 @@ def test_a_fork_does_not_share_the_position(tmp_path):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_large_members_are_seekable_streams(tmp_path, method, monkeypatch):
-    monkeypatch.setattr("fewbit.data.archives._WHOLE", 0)
+    monkeypatch.setattr("fewbit.data.archives._IN_MEMORY_BYTES", 0)
     monkeypatch.setattr("fewbit.data.streams._PIECE", 1 << 12)
     monkeypatch.setattr("fewbit.data.streams._CHUNK", 1 << 10)
     content = random.Random(0).randbytes(50_000) + b"0" * 400_000 + random.Random(1).randbytes(50_000)
@@ -179,7 +179,7 @@ def test_large_members_are_seekable_streams(tmp_path, method, monkeypatch):
 
 def test_a_changed_byte_fails_the_checksum(tmp_path, monkeypatch):
     for method, limit in ((zipfile.ZIP_STORED, 1 << 20), (zipfile.ZIP_STORED, 0), (zipfile.ZIP_DEFLATED, 0)):
-        monkeypatch.setattr("fewbit.data.archives._WHOLE", limit)
+        monkeypatch.setattr("fewbit.data.archives._IN_MEMORY_BYTES", limit)
         content = random.Random(0).randbytes(5000)
         path = zipped(tmp_path / "a.zip", {"x.bin": content}, method)
         raw = bytearray(path.read_bytes())
@@ -218,10 +218,10 @@ def test_duplicate_members_are_unsafe(tmp_path):
 
 def patched(path, signature, offset, value, occurrence=0):
     raw = bytearray(path.read_bytes())
-    at = -1
+    position = -1
     for _ in range(occurrence + 1):
-        at = raw.index(signature, at + 1)
-    raw[at + offset : at + offset + len(value)] = value
+        position = raw.index(signature, position + 1)
+    raw[position + offset : position + offset + len(value)] = value
     path.write_bytes(raw)
     return path
 
@@ -318,8 +318,8 @@ def test_zip64_comments_and_streamed_archives_are_read(tmp_path):
 def test_a_64_bit_end_is_read_and_held_against_the_short_one(tmp_path):
     raw = zipped(tmp_path / "a.zip", {"x": b"1"}).read_bytes()
     body, end = raw[:-22], raw[-22:]
-    _, _, _, here, count, size, start, _ = struct.unpack("<4s4H2LH", end)
-    wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, here, count, size, start)
+    _, _, _, disk_count, count, size, start, _ = struct.unpack("<4s4H2LH", end)
+    wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, disk_count, count, size, start)
     locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(body), 1)
     short = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
     (tmp_path / "b.zip").write_bytes(body + wide + locator + short)

@@ -81,7 +81,7 @@ def test_two_groups_are_held_and_each_is_decoded_once(tmp_path, monkeypatch):
 
 
 def test_a_group_too_large_to_hold_is_streamed(tmp_path, monkeypatch):
-    monkeypatch.setattr(_arrow, "MOST_HELD", 100)
+    monkeypatch.setattr(_arrow, "CACHED_GROUP_BYTES", 100)
     source, _ = open_source(write(tmp_path / "a.parquet", columns(3000), "parquet", group=3000))
     assert source[2900]["i"] == 2900 and not source.table._groups
 
@@ -145,10 +145,10 @@ def test_a_damaged_row_group_costs_its_own_rows(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutated_files_give_rows_or_typed_issues(tmp_path, kind):
     path = write(tmp_path / KINDS[kind], columns(60), kind)
-    whole = path.read_bytes()
+    original = path.read_bytes()
     chance = random.Random(1)
     for _ in range(60):
-        content = bytearray(whole)
+        content = bytearray(original)
         for _ in range(3):
             content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(content[: chance.randrange(len(content))] if chance.random() < 0.3 else content)

@@ -61,7 +61,7 @@ def test_use_counts_as_use():
     for path in paths:
         os.utime(path, (1, 1))
     cached_file("0", never)
-    trim(cache_folder(), most=1000)
+    trim(cache_folder(), max_bytes=1000)
     assert [path.exists() for path in paths] == [True, False]
 
 

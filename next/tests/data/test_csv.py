@@ -53,7 +53,7 @@ def lines(source):
 STRUCTURE = {kind.code for kind in (*csv_reader.ISSUES, *blocks.ISSUES, *text.ISSUES)}
 
 
-def found(report):
+def located(report):
     return [(issue.code, issue.location.line) for issue in report.issues if issue.code in STRUCTURE]
 
 
@@ -72,7 +72,7 @@ def test_values_stay_the_text_they_are(tmp_path):
 def test_quotes_line_breaks_and_delimiters_inside_fields(tmp_path):
     source, report = read(tmp_path, 'a,b\r\n"x, ""y""\r\nz",1\r\n"",2\r\n"""q""",3\r\n')
     assert rows(source) == [{"a": 'x, "y"\r\nz', "b": "1"}, {"a": "", "b": "2"}, {"a": '"q"', "b": "3"}]
-    assert lines(source) == [2, 4, 5] and found(report) == []
+    assert lines(source) == [2, 4, 5] and located(report) == []
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -105,7 +105,7 @@ def test_declared_types_are_cast_and_nothing_else(tmp_path):
         {"id": "007", "label": 7, "score": 0.001, "flag": True},
         {"id": "4", "label": 5, "score": 2.0, "flag": False},
     ]
-    assert [code for code, _ in found(report)] == ["bad-cast"] * 5
+    assert [code for code, _ in located(report)] == ["bad-cast"] * 5
     with pytest.raises(UsageError, match="float"):
         read(tmp_path, "a\n1\n", types={"a": "flaot"})
     with pytest.raises(UsageError, match="label"):
@@ -117,7 +117,7 @@ def test_declared_types_are_cast_and_nothing_else(tmp_path):
 
 def test_ragged_rows_name_their_line_and_the_file_goes_on(tmp_path):
     source, report = read(tmp_path, "text,label\nfine,1\nshort\na,b,2\ntrailing,0,\nlast,1\n")
-    assert found(report) == [("row-short", 3), ("row-long", 4), ("trailing-delimiter", 5)]
+    assert located(report) == [("row-short", 3), ("row-long", 4), ("trailing-delimiter", 5)]
     assert [row["text"] for row in rows(source)] == ["fine", "trailing", "last"]
     source, _ = read(tmp_path, "text,label\nshort\na,b,2\n", on_error={"row-short": "repair", "row-long": "repair"})
     assert rows(source) == [{"text": "short", "label": ""}, {"text": "a", "label": "b"}]
@@ -125,7 +125,7 @@ def test_ragged_rows_name_their_line_and_the_file_goes_on(tmp_path):
 
 def test_odd_quotes_are_named_apart(tmp_path):
     source, report = read(tmp_path, 'a,b\n5" disk,1\n"x"y,2\n"say "hi" now",3\nok,4\n')
-    assert found(report) == [("quote-stray", 2), ("quote-early", 3), ("quote-early", 4)]
+    assert located(report) == [("quote-stray", 2), ("quote-early", 3), ("quote-early", 4)]
     assert [row["a"] for row in rows(source)] == ['5" disk', "ok"]
     source, _ = read(tmp_path, 'a,b\n"x"y,2\n', on_error={"quote-early": "keep"})
     assert rows(source) == [{"a": "xy", "b": "2"}]
@@ -133,15 +133,15 @@ def test_odd_quotes_are_named_apart(tmp_path):
 
 def test_an_unclosed_quote_is_found_where_it_opens_and_the_rest_is_still_read(tmp_path):
     source, report = read(tmp_path, 'a,b\n1,2\n"x\ny",3\n4,"never\n5,6\n7\n')
-    assert found(report) == [("quote-unclosed", 5), ("row-short", 7)] and lines(source) == [2, 3, 6]
+    assert located(report) == [("quote-unclosed", 5), ("row-short", 7)] and lines(source) == [2, 3, 6]
     source, report = read(tmp_path, 'a,b\n1,2\n4,"never\n5,6\n"q",7\n')
-    assert found(report) == [("quote-unclosed", 3)] and lines(source) == [2, 4, 5]
+    assert located(report) == [("quote-unclosed", 3)] and lines(source) == [2, 4, 5]
 
 
 def test_an_unclosed_quote_before_many_rows_costs_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_reader, "MOST_QUOTED", 100_000)
     source, report = read(tmp_path, 'a,b\n0,"open\n' + "1,x\n" * 100_000)
-    assert found(report) == [("quote-unclosed", 2)] and len(source) == 100_000
+    assert located(report) == [("quote-unclosed", 2)] and len(source) == 100_000
 
 
 def test_many_unclosed_quotes_end(tmp_path):
@@ -159,7 +159,7 @@ def test_nul_and_undecodable_bytes_have_line_and_offset(tmp_path):
 def test_a_line_beyond_the_limit_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "MOST_RECORD", 200_000)
     source, report = read(tmp_path, b"a,b\n1," + b"x" * 3_000_000 + b"\n2,y\n")
-    assert found(report) == [("row-too-long", 2)] and rows(source) == [{"a": "2", "b": "y"}] and lines(source) == [3]
+    assert located(report) == [("row-too-long", 2)] and rows(source) == [{"a": "2", "b": "y"}] and lines(source) == [3]
 
 
 def test_by_default_reading_stops_with_every_problem_named(tmp_path):
@@ -189,7 +189,7 @@ def test_clean_rows_between_damaged_ones_are_not_lost(tmp_path):
             good.append(line)
         line += 1
     source, report = read(tmp_path, "".join(content))
-    assert found(report) == expected and lines(source) == good
+    assert located(report) == expected and lines(source) == good
     rows(source)
 
 
@@ -301,12 +301,12 @@ def test_other_encodings_are_read_when_marked_or_named(tmp_path, encoding):
     text_ = "é" if encoding != "shift_jis" else "日"
     content = f'id,text\n1,"caf{text_}, ""{text_}"""\n2,b\n'.encode(encoding)
     source, report = read(tmp_path, content, encoding=encoding if encoding not in ("utf-16", "utf-32") else None)
-    assert rows(source)[0] == {"id": "1", "text": f'caf{text_}, "{text_}"'} and not found(report)
+    assert rows(source)[0] == {"id": "1", "text": f'caf{text_}, "{text_}"'} and not located(report)
 
 
 def test_an_encoding_that_does_not_fit_is_named_with_its_line(tmp_path):
     source, report = read(tmp_path, b"a,b\nx,1\n\x81,2\ny,3\n", encoding="cp1252")
-    assert found(report) == [("bad-encoding", 3)] and len(source) == 2
+    assert located(report) == [("bad-encoding", 3)] and len(source) == 2
     with pytest.raises(UsageError, match="encoding"):
         read(tmp_path, "a\n1\n", encoding="utf8-ish")
 
@@ -317,10 +317,10 @@ def test_packed_files_are_read_and_their_damage_is_named(tmp_path, suffix):
 
     pack = gzip.compress if suffix == "gz" else zstandard.compress
     random_ = random.Random(1)
-    plain = b"a,b\n" + b"".join(b"%d,%d\n" % (number, random_.randrange(10**9)) for number in range(50_000))
-    source, report = read(tmp_path, pack(plain[:1000]) + pack(plain[1000:]), f"a.csv.{suffix}")
-    assert len(source) == 50_000 and source.table.row(49_999)["a"] == "49999" and not found(report)
-    source, report = read(tmp_path, pack(plain)[:-2000], f"b.csv.{suffix}")
+    content = b"a,b\n" + b"".join(b"%d,%d\n" % (number, random_.randrange(10**9)) for number in range(50_000))
+    source, report = read(tmp_path, pack(content[:1000]) + pack(content[1000:]), f"a.csv.{suffix}")
+    assert len(source) == 50_000 and source.table.row(49_999)["a"] == "49999" and not located(report)
+    source, report = read(tmp_path, pack(content)[:-2000], f"b.csv.{suffix}")
     assert 1000 < len(source) < 50_000 and "bad-compression" in report.counts
     assert source.table.row(len(source) - 1)["a"] == str(len(source) - 1)
 
@@ -368,20 +368,20 @@ def test_a_table_is_what_csv_wrote(tmp_path, table, quoting, end):
     names = [f"name{number}" for number in range(len(table[0]))]
     csv.writer(out, quoting=quoting, lineterminator=end).writerows([names, *table])
     source, report = read(tmp_path, out.getvalue(), delimiter=",", on_error=None)
-    assert rows(source) == [dict(zip(names, fields)) for fields in table] and not found(report)
+    assert rows(source) == [dict(zip(names, fields)) for fields in table] and not located(report)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(alphabet='ab,"\n\r\0é', max_size=60), st.sampled_from([1, 7, 64]))
 def test_pieces_and_stretches_do_not_matter(tmp_path, content, size):
-    whole, whole_report = read(tmp_path, "a,b\n" + content, delimiter=",")
-    expected = rows(whole), lines(whole), found(whole_report)
+    complete, expected_report = read(tmp_path, "a,b\n" + content, delimiter=",")
+    expected = rows(complete), lines(complete), located(expected_report)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_reader, "_STRETCH", size)
         patch.setattr(text, "FIRST_BLOCK", size)
         patch.setattr(text, "BLOCK", size)
         pieces, report = read(tmp_path, "a,b\n" + content, delimiter=",")
-        assert (rows(pieces), lines(pieces), found(report)) == expected
+        assert (rows(pieces), lines(pieces), located(report)) == expected
 
 
 @pytest.mark.parametrize("seed", range(3))

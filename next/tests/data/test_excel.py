@@ -75,10 +75,10 @@ def test_an_empty_workbook_is_an_issue(tmp_path):
 
 def test_damaged_workbooks_give_rows_or_typed_issues(tmp_path):
     path = excel.example(tmp_path)
-    whole = path.read_bytes()
+    original = path.read_bytes()
     chance = random.Random(5)
     for _ in range(150):
-        content = bytearray(whole)
+        content = bytearray(original)
         for _ in range(4):
             content[chance.randrange(len(content))] = chance.randrange(256)
         path.write_bytes(content[: chance.randrange(len(content))] if chance.random() < 0.2 else content)
@@ -92,16 +92,16 @@ def test_damaged_workbooks_give_rows_or_typed_issues(tmp_path):
 def test_damaged_xml_inside_a_whole_zip(tmp_path):
     path = excel.example(tmp_path)
     with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
+        members = {name: archive.read(name) for name in archive.namelist()}
     chance = random.Random(7)
     for _ in range(100):
-        name = chance.choice(list(parts))
-        content = bytearray(parts[name])
+        name = chance.choice(list(members))
+        content = bytearray(members[name])
         for _ in range(3):
             content[chance.randrange(len(content))] = chance.randrange(256)
         with zipfile.ZipFile(path, "w") as archive:
-            for part, whole in parts.items():
-                archive.writestr(part, bytes(content) if part == name else whole)
+            for member, original in members.items():
+                archive.writestr(member, bytes(content) if member == name else original)
         try:
             rows(open_source(path, depth="full", on_error="drop", data_format="excel")[0])
         except DataError:

@@ -72,25 +72,25 @@ def test_the_hub_is_tried_once_for_three_seconds(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", connect)
     monkeypatch.delenv("HF_ENDPOINT")
-    assert not hub.hub_answers() and tried == [(("huggingface.co", 443), 3)]
+    assert not hub.hub_reachable() and tried == [(("huggingface.co", 443), 3)]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the library looks into its own cache
-    assert hub.hub_answers() and len(tried) == 1
+    assert hub.hub_reachable() and len(tried) == 1
 
 
 def test_a_name_is_loaded_where_the_hub_answers(monkeypatch):
-    asked = []
+    requests = []
 
     def load_dataset(*names, **options):
-        asked.append((names, options))
+        requests.append((names, options))
         return datasets.DatasetDict({"train": table(3), "test": table(1)})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "hub_answers", lambda: True)
+    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
     assert len(open_source("openai/gsm8k", split="train", data_option={"config": "main"})[0]) == 3
     source, report = open_source("hf:imdb@v1.0")
     assert source.facts["splits"] == {"train": 3, "test": 1} and report.source == "hf:imdb@v1.0"
     assert len(open_source("imdb", data_format="huggingface")[0]) == 4
-    assert asked == [
+    assert requests == [
         (("openai/gsm8k", "main"), {"revision": None}),
         (("imdb", None), {"revision": "v1.0"}),
         (("imdb", None), {"revision": None}),
@@ -102,7 +102,7 @@ def test_what_the_hub_refuses_is_told_with_its_reason(monkeypatch):
         raise ConnectionError("no such dataset\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "hub_answers", lambda: True)
+    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
     with pytest.raises(DataError, match="no such dataset") as caught:
         open_source("openai/gsm8k")
     assert isinstance(caught.value.__cause__, ConnectionError)
@@ -143,15 +143,15 @@ def test_a_folder_of_that_name_is_the_corpus(tmp_path):
 
 
 def test_the_cache_of_the_library_is_enough(tmp_path):
-    place = tmp_path / "cache" / "Salesforce___wikitext" / "wikitext-2-raw-v1" / "0.0.0" / "abc"
-    place.mkdir(parents=True)
-    for part, lines in enumerate((LINES[:4], LINES[4:])):
-        datasets.Dataset.from_dict({"text": lines}).save_to_disk(str(tmp_path / f"part{part}"))
-        saved = tmp_path / f"part{part}" / "data-00000-of-00001.arrow"
-        saved.rename(place / f"wikitext-train-0000{part}-of-00002.arrow")
+    folder = tmp_path / "cache" / "Salesforce___wikitext" / "wikitext-2-raw-v1" / "0.0.0" / "abc"
+    folder.mkdir(parents=True)
+    for number, lines in enumerate((LINES[:4], LINES[4:])):
+        datasets.Dataset.from_dict({"text": lines}).save_to_disk(str(tmp_path / f"part{number}"))
+        saved = tmp_path / f"part{number}" / "data-00000-of-00001.arrow"
+        saved.rename(folder / f"wikitext-train-0000{number}-of-00002.arrow")
     datasets.Dataset.from_dict({"text": ["other"]}).save_to_disk(str(tmp_path / "test"))
-    (tmp_path / "test" / "data-00000-of-00001.arrow").rename(place / "wikitext-test.arrow")
-    (place / "dataset_info.json").write_text("{}")
+    (tmp_path / "test" / "data-00000-of-00001.arrow").rename(folder / "wikitext-test.arrow")
+    (folder / "dataset_info.json").write_text("{}")
     assert texts("wikitext") == ARTICLES
 
 
@@ -161,7 +161,7 @@ def test_the_hub_is_the_last_resort(monkeypatch):
         return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": LINES})})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "hub_answers", lambda: True)
+    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
     assert texts("wikitext") == ARTICLES
 
 

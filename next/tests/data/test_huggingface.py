@@ -21,8 +21,8 @@ NAMES = ["neg", "pos"]
 
 def table(count=4, names=None, **columns):
     rows = {"text": [f"t{i}" for i in range(count)], "label": [i % 2 for i in range(count)], **columns}
-    made = datasets.Dataset.from_dict(rows)
-    return made.cast_column("label", datasets.ClassLabel(names=names)) if names else made
+    dataset = datasets.Dataset.from_dict(rows)
+    return dataset.cast_column("label", datasets.ClassLabel(names=names)) if names else dataset
 
 
 def rows(source):
@@ -57,25 +57,25 @@ def test_token_tags_take_the_names_of_their_feature():
 
 
 def test_splits_in_the_usual_order_and_by_name():
-    both = datasets.DatasetDict({"test": table(2), "validation": table(1), "train": table(3), "extra": table(1)})
-    source, _ = open_source(both)
+    splits = datasets.DatasetDict({"test": table(2), "validation": table(1), "train": table(3), "extra": table(1)})
+    source, _ = open_source(splits)
     assert source.facts["splits"] == {"train": 3, "val": 1, "test": 2, "extra": 1}
     assert str(source.location(4)) == "test row 0"
-    assert len(open_source(both, split="validation")[0]) == 1
+    assert len(open_source(splits, split="validation")[0]) == 1
     with pytest.raises(UsageError, match="no split 'tset'"):
-        len(open_source(both, split="tset")[0])
+        len(open_source(splits, split="tset")[0])
 
 
 def test_splits_that_number_classes_differently_are_refused():
-    both = datasets.DatasetDict({"train": table(2, NAMES), "test": table(2, NAMES[::-1])})
+    splits = datasets.DatasetDict({"train": table(2, NAMES), "test": table(2, NAMES[::-1])})
     with pytest.raises(DataError) as caught:
-        open_source(both)
+        open_source(splits)
     assert caught.value.code == "classes-differ" and "'label'" in str(caught.value)
 
 
 def test_splits_with_different_columns_are_told():
-    both = datasets.DatasetDict({"train": table(3), "test": table(2, extra=[1, 2])})
-    assert scan_source(both)[1].counts == {"columns-differ": 1}
+    splits = datasets.DatasetDict({"train": table(3), "test": table(2, extra=[1, 2])})
+    assert scan_source(splits)[1].counts == {"columns-differ": 1}
 
 
 def test_a_stream_can_be_read_again_and_at_any_position():

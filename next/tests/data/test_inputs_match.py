@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fewbit.backends._headers import with_batch_axes
 from fewbit.data.inputs import ISSUES
 from fewbit.data.inputs.casts import plan_cast
-from fewbit.data.inputs.match import ArrayInfo, describe_value, match_inputs
+from fewbit.data.inputs.match import ArraySpec, describe_value, match_inputs
 from fewbit.model_info import ModelInfo, TensorInfo
 
 
@@ -144,7 +144,7 @@ def recurrent(x=("batch", "sequence"), state=(2, "batch", 8)):
 )
 def test_whole_inputs_of_models_with_an_unknown_batch_axis_pass_as_they_are(info, arrays):
     match = meet(arrays, info)
-    assert match.whole and not match.problems
+    assert match.complete and not match.problems
     assert {name: array.shape for name, array in apply(match, arrays).items()} == {
         name: array.shape for name, array in arrays.items()
     }
@@ -155,7 +155,7 @@ def test_a_batch_axis_that_is_not_the_first(x, state, rows):
     """`[batch, 576]` with `[2, batch, 128]`: only the axis called batch is ever cut or added."""
     arrays = shapes(x=x, state=state)
     match = meet(arrays, recurrent())
-    assert match.rows == rows and not match.errors and not match.whole
+    assert match.rows == rows and not match.errors and not match.complete
     assert apply(match, arrays)["state"].shape == (2, rows, 8)
 
 
@@ -228,7 +228,7 @@ def test_batches_of_a_loader_carry_their_batch_axis():
     ],
 )
 def test_casts(dtype, wanted, code):
-    match = match_inputs({"x": ArrayInfo((2, 2), dtype)}, model(x=(wanted, (None, 2, 2))))
+    match = match_inputs({"x": ArraySpec((2, 2), dtype)}, model(x=(wanted, (None, 2, 2))))
     assert codes(match) == ([code] if code else [])
 
 
@@ -279,7 +279,7 @@ def test_uint8_pixels_ask_about_255():
 
 AXES = st.one_of(st.integers(0, 4), st.sampled_from(["batch", "a", "b"]), st.none())
 ARRAYS = st.builds(
-    ArrayInfo,
+    ArraySpec,
     st.lists(st.integers(0, 4), max_size=4).map(tuple),
     st.sampled_from(["float32", "float64", "int64", "int32", "uint8", "bool", "str"]),
 )

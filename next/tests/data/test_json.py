@@ -55,12 +55,12 @@ def lines(source):
     return [source.table.location(index).line for index in range(len(source.table))]
 
 
-def found(report):
+def located(report):
     return [(issue.code, issue.location.line) for issue in report.issues if issue.code in STRUCTURE]
 
 
 def codes(report):
-    return [code for code, _ in found(report)]
+    return [code for code, _ in located(report)]
 
 
 # ---------------------------------------------------------------- lines
@@ -80,14 +80,14 @@ def test_u2028_inside_a_string_is_no_line_end(tmp_path):
 
 def test_blank_lines_are_passed_over_and_lines_still_count(tmp_path):
     source, report = read(tmp_path, b'\n{"a": 1}\n\n  \t\r\n{"a": 2}\n\n\n{"a": 3}\n\n')
-    assert rows(source) == [{"a": 1}, {"a": 2}, {"a": 3}] and lines(source) == [2, 5, 8] and not found(report)
+    assert rows(source) == [{"a": 1}, {"a": 2}, {"a": 3}] and lines(source) == [2, 5, 8] and not located(report)
 
 
 def test_a_cut_off_last_line_is_truncated_and_a_whole_one_is_fine(tmp_path):
     _, report = read(tmp_path, b'{"a": 1}\n{"a": "tru')
-    assert found(report) == [("truncated-row", 2)]
+    assert located(report) == [("truncated-row", 2)]
     source, report = read(tmp_path, b'{"a": 1}\n{"a": 2}')
-    assert rows(source) == [{"a": 1}, {"a": 2}] and not found(report)
+    assert rows(source) == [{"a": 1}, {"a": 2}] and not located(report)
 
 
 DAMAGE = {
@@ -117,7 +117,7 @@ DAMAGE = {
 @pytest.mark.parametrize(("raw", "code"), DAMAGE.items(), ids=[f"{n}-{code}" for n, code in enumerate(DAMAGE.values())])
 def test_every_kind_of_damage_is_named_at_its_line(tmp_path, raw, code):
     source, report = read(tmp_path, b'{"a": 1}\n' * 50 + raw + b"\n" + b'{"b": 1}\n' * 50)
-    assert found(report) == [(code, 51)]
+    assert located(report) == [(code, 51)]
     used = code in ("nan-in-json", "mark-inside")
     assert lines(source) == [*range(1, 51), *([51] if used else []), *range(52, 102)]
     rows(source)
@@ -134,30 +134,30 @@ def test_actions_by_code(tmp_path):
 def test_big_integers_keep_their_digits(tmp_path, number):
     row = {"a": number, "b": [{"c": number}]}
     source, report = read(tmp_path, b'{"a": 1.5e300}\n' + json.dumps(row).encode())
-    assert rows(source) == [{"a": 1.5e300}, row] and not found(report)
+    assert rows(source) == [{"a": 1.5e300}, row] and not located(report)
 
 
 def test_colons_and_quotes_inside_strings_are_no_keys(tmp_path):
     row = {"url": "https://a:b", "quote": '\\":"', "n": {"x:": [1, {"y": ":"}]}, 'k"': 'said ":'}
     source, report = read(tmp_path, orjson.dumps(row) + b"\n" + json.dumps(row, separators=(" , ", " : ")).encode())
-    assert rows(source) == [row, row] and not found(report)
+    assert rows(source) == [row, row] and not located(report)
 
 
 def test_a_wide_row_is_not_deep(tmp_path):
     source, report = read(tmp_path, b'{"a": [' + b",".join([b"[]"] * 1000) + b"]}")
-    assert len(source) == 1 and not found(report)
+    assert len(source) == 1 and not located(report)
 
 
 def test_two_damaged_lines_that_look_whole_together_are_two_problems(tmp_path):
     _, report = read(tmp_path, b'{"a": 0}\n{"a":[{"x":1}\n{"y":2}]},{"b":1}\n')
-    assert found(report) == [("bad-json", 2), ("bad-json", 3)]
+    assert located(report) == [("bad-json", 2), ("bad-json", 3)]
 
 
 def test_a_row_beyond_the_limit_is_named_and_reading_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "MOST_RECORD", 100_000)
     long = b'{"a": "' + b"x" * 3_000_000 + b'"}\n'
     source, report = read(tmp_path, long + b'{"a": 1}\n' + long)
-    assert found(report) == [("row-too-long", 1), ("row-too-long", 3)] and lines(source) == [2]
+    assert located(report) == [("row-too-long", 1), ("row-too-long", 3)] and lines(source) == [2]
 
 
 # ---------------------------------------------------------------- encodings and packing
@@ -179,7 +179,7 @@ def test_an_encoding_can_be_named_but_is_never_guessed(tmp_path):
     source, _ = read(tmp_path, b'{"t": "caf\xe9"}\n', encoding="cp1252")
     assert rows(source) == [{"t": "café"}]
     _, report = read(tmp_path, b'{"t": 1}\n{"t": "\x81"}\n', encoding="cp1252")
-    assert found(report) == [("bad-encoding", 2)]
+    assert located(report) == [("bad-encoding", 2)]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -198,7 +198,7 @@ def test_packed_files(tmp_path, suffix):
 def test_padding_between_gzip_members_is_no_damage(tmp_path):
     content = gzip.compress(b'{"a": 1}\n') + b"\0" * 512 + gzip.compress(b'{"a": 2}\n')
     source, report = read(tmp_path, content, "a.jsonl.gz")
-    assert rows(source) == [{"a": 1}, {"a": 2}] and not found(report)
+    assert rows(source) == [{"a": 1}, {"a": 2}] and not located(report)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -245,7 +245,7 @@ def test_rows_under_data(tmp_path, space):
 
 def test_lines_may_be_called_json_and_have_a_column_data(tmp_path):
     source, report = read(tmp_path, b'{"data": [{"a": 1}]}\n{"data": []}\n', "a.json")
-    assert len(rows(source)) == 2 and not found(report)
+    assert len(rows(source)) == 2 and not located(report)
 
 
 def test_objects_over_many_lines(tmp_path):
@@ -277,7 +277,7 @@ def test_nothing_has_no_rows_and_says_so(tmp_path, content):
 )
 def test_damage_inside_an_array_stays_where_it_is(tmp_path, content, expected, count):
     source, report = read(tmp_path, content, "a.json")
-    assert [place for place in found(report) if place[0] != "empty-file"] == expected and len(rows(source)) == count
+    assert [entry for entry in located(report) if entry[0] != "empty-file"] == expected and len(rows(source)) == count
 
 
 @pytest.mark.parametrize("size", [1, 60_000])
@@ -309,13 +309,13 @@ def test_arrays_and_lines_are_read_as_written_whatever_the_pieces(tmp_path, writ
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60) | st.text('[]{},"\\ \n:1a', max_size=60).map(str.encode), st.sampled_from([1, 5, 64]))
 def test_any_bytes_give_the_same_rows_and_issues_whatever_the_pieces(tmp_path, content, size):
-    whole, expected = read(tmp_path, content, "a.json")
+    complete, expected = read(tmp_path, content, "a.json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "FIRST_BLOCK", size)
         patch.setattr(text, "BLOCK", size)
         pieces, report = read(tmp_path, content, "a.json")
-        assert repr(rows(pieces)) == repr(rows(whole))
-        assert found(report) == found(expected) and lines(pieces) == lines(whole)
+        assert repr(rows(pieces)) == repr(rows(complete))
+        assert located(report) == located(expected) and lines(pieces) == lines(complete)
 
 
 # ---------------------------------------------------------------- laziness, safety, detection
@@ -325,7 +325,7 @@ def test_the_first_row_of_a_long_file_reads_one_small_block(tmp_path):
     source, report = read(tmp_path, b'{"text": "x"}\n' * 200_000 + b"bad\n", depth="index", on_error=None)
     assert source[0] == {"text": "x"} and source.table._index.offsets.count < 20_000 and not report.issues
     assert not source.length_known
-    assert len(source) == 200_000 and found(report) == [("bad-json", 200_001)]
+    assert len(source) == 200_000 and located(report) == [("bad-json", 200_001)]
 
 
 def test_a_file_that_changes_while_it_is_read_is_a_typed_error(tmp_path):

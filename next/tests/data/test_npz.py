@@ -503,8 +503,8 @@ def test_files_that_differ_from_the_others(texts):
     np.savez(texts / "input3.npz", input_ids=np.arange(6.0), attention_mask=np.ones(6, np.int64))
     np.savez(texts / "input4.npz", input_ids=np.arange(9), attention_mask=np.ones(9, np.int64))
     report = checked(texts)
-    found = {(issue.code, issue.location.file) for issue in report.issues}
-    assert {("keys-differ", "input1.npz"), ("rank-differs", "input2.npz"), ("dtype-differs", "input3.npz")} <= found
+    issues = {(issue.code, issue.location.file) for issue in report.issues}
+    assert {("keys-differ", "input1.npz"), ("rank-differs", "input2.npz"), ("dtype-differs", "input3.npz")} <= issues
     assert report.counts["shape-differs"] == 1  # attention_mask; input_ids differs in rank, which says more
 
 

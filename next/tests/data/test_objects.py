@@ -347,8 +347,8 @@ def test_checking_a_generator_does_not_use_it_up():
 
 
 def test_sources_go_to_another_process():
-    for thing in (DataLoader(torch.arange(6), 2, shuffle=True), (np.arange(4), np.arange(4)), iter([1, "a"]), Pets()):
-        source, _ = open_source(thing)
+    for data in (DataLoader(torch.arange(6), 2, shuffle=True), (np.arange(4), np.arange(4)), iter([1, "a"]), Pets()):
+        source, _ = open_source(data)
         again = pickle.loads(pickle.dumps(source))
         assert str(again[1]) == str(source[1]) and len(again) == len(source)
 

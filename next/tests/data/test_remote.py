@@ -104,8 +104,8 @@ def test_reading_in_order_reads_ahead_up_to_a_limit(store):
     content = bytes(range(256)) * (1 << 15)  # 8 MB
     store.content["bucket/big.bin"] = content
     with RemoteFiles("counting://bucket/big.bin").open("big.bin") as stream:
-        parts = [stream.read(10_000) for _ in range(len(content) // 10_000 + 1)]
-    assert b"".join(parts) == content
+        chunks = [stream.read(10_000) for _ in range(len(content) // 10_000 + 1)]
+    assert b"".join(chunks) == content
     assert len(store.reads) < 20
     assert max(count for _, _, count in store.reads) <= READ_AHEAD + 2 * BLOCK
     assert sum(count for _, _, count in store.reads) == len(content)
@@ -198,8 +198,8 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, url, library):
 
 
 def test_secrets_are_masked_and_nothing_else():
-    plain = "s3://bucket/keys/monkey.zip?page=2"
-    assert mask_secrets(plain) == plain
+    url = "s3://bucket/keys/monkey.zip?page=2"
+    assert mask_secrets(url) == url
     for text in (
         "https://me:hunter2@host/x",
         "https://host/x?X-Amz-Signature=hunter2&X-Amz-Credential=hunter2",
@@ -283,8 +283,8 @@ class _Server(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         content, status = self.content, 200
-        if self.ranges and (wanted := self.headers.get("Range")):
-            first, last = wanted.removeprefix("bytes=").split("-")
+        if self.ranges and (byte_range := self.headers.get("Range")):
+            first, last = byte_range.removeprefix("bytes=").split("-")
             content, status = content[int(first) : int(last or len(content)) + 1], 206
         self.send_response(status)
         if self.ranges:

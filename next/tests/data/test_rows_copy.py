@@ -142,7 +142,7 @@ def test_the_copy_of_a_mutated_file_is_clean_and_copying_again_changes_nothing(t
             _, source, report = scan(out, "repair")
         except FewbitError:
             continue
-        left = {issue.code for issue in report.errors}
-        assert left <= {"no-rows", "no-files", "header-missing", "coco-json"}, (number, report.issues)
-        if len(source) and not left:
+        remaining = {issue.code for issue in report.errors}
+        assert remaining <= {"no-rows", "no-files", "header-missing", "coco-json"}, (number, report.issues)
+        if len(source) and not remaining:
             assert format_.write(source, again) == [], number

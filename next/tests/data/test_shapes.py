@@ -67,9 +67,8 @@ def test_clipping_keeps_what_is_on_the_image(points):
     clipped = shapes.clip_polygon(points)
     if len(clipped):
         assert clipped.min() >= 0 and clipped.max() <= 1
-    before = shapes.rasterize(points, 13, 11)
-    after = shapes.rasterize(clipped, 13, 11) if len(clipped) >= 3 else np.zeros((13, 11), bool)
-    assert np.array_equal(before, after)
+    mask = shapes.rasterize(clipped, 13, 11) if len(clipped) >= 3 else np.zeros((13, 11), bool)
+    assert equals_pixel_oracle(mask, points)  # not equal rasters: a pixel center exactly on an edge may go either way
 
 
 def crosses_by_pairs(points):

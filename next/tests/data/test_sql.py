@@ -138,13 +138,13 @@ def test_text_that_is_not_utf8_is_told(tmp_path):
 
 
 def test_damaged_databases_give_rows_or_typed_issues(reviews):
-    whole = reviews.read_bytes()
+    original = reviews.read_bytes()
     chance = random.Random(3)
     for _ in range(60):
-        content = bytearray(whole)
+        content = bytearray(original)
         for _ in range(20):
             content[chance.randrange(len(content))] = chance.randrange(256)
-        content[:16] = whole[:16]
+        content[:16] = original[:16]
         reviews.write_bytes(content[: chance.randrange(len(content))] if chance.random() < 0.3 else content)
         try:
             source, _ = open_source(reviews, depth="full", on_error="drop")
@@ -175,5 +175,5 @@ def test_sqlalchemy_is_read_only_and_uses_the_primary_key(reviews):
         open_source(url, data_option={"delimiter": ";"})
     with pytest.raises(DataError, match="no file or folder"):
         open_source("sqlite:///gone.db")
-    table = sql.KeyedTable(sql._sqlalchemy.Database(url), "reviews", "id")
+    table = sql.KeyedTable(sql._sqlalchemy.SqlAlchemyDatabase(url), "reviews", "id")
     assert [index for index, _ in table.blocks()] == [0, 1000, 2000]

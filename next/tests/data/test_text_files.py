@@ -70,14 +70,16 @@ def test_paragraphs_and_lines(tmp_path):
 
 
 def test_long_text_is_cut_at_lines_and_a_long_line_at_spaces(tmp_path):
-    whole = "w10 w11 é12\n" * 50_000
-    (tmp_path / "long.txt").write_text(whole)
-    parts = texts(tmp_path / "long.txt")
-    assert len(parts) == 3 and "".join(parts) == whole and all(part.endswith("\n") for part in parts)
-    assert all(len(part) <= text.LONGEST + 12 for part in parts)
+    content = "w10 w11 é12\n" * 50_000
+    (tmp_path / "long.txt").write_text(content)
+    documents = texts(tmp_path / "long.txt")
+    assert len(documents) == 3 and "".join(documents) == content
+    assert all(document.endswith("\n") for document in documents)
+    assert all(len(document) <= text.LONGEST + 12 for document in documents)
     (tmp_path / "line.txt").write_text("日本 " * 300_000)
-    parts = texts(tmp_path / "line.txt")
-    assert "".join(parts) == "日本 " * 300_000 and len(parts) > 3 and all(part.endswith(" ") for part in parts)
+    documents = texts(tmp_path / "line.txt")
+    assert "".join(documents) == "日本 " * 300_000 and len(documents) > 3
+    assert all(document.endswith(" ") for document in documents)
 
 
 def test_splits_by_file_name(tmp_path):

@@ -43,7 +43,7 @@ def test_images_and_labels_in_each_split(tmp_path):
 def test_label_files_beside_images(tmp_path):
     fill(tmp_path, {"a.png": None, "a.txt": BOX, "sub/b.png": None, "sub/b.txt": BOX, "readme.txt": "hello"})
     report = check(tmp_path)
-    assert report.ok and report.facts["layout"] == "beside" and "label-orphan" not in report.counts
+    assert report.ok and report.facts["layout"] == "same folder" and "label-orphan" not in report.counts
     assert len(read(tmp_path)[1]["boxes"]) == 1
 
 

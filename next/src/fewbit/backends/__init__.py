@@ -21,12 +21,12 @@ def find_backend(source: Any) -> Backend:
     if isinstance(source, str | Path) and not Path(source).exists() and parse_reference(str(source)) is None:
         path = Path(source)
         parent = path.parent if path.parent.is_dir() else Path()
-        there = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
+        siblings = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
         raise UsageError(
             f"there is no model {str(source)!r}",
             code="model-missing",
             where=str(source),
-            expected=", ".join(nearest(path.name, there) or there[:8]) or "an existing file",
+            expected=", ".join(nearest(path.name, siblings) or siblings[:8]) or "an existing file",
             hint="check the spelling",
         )
     for name in registry.names("backends"):

@@ -76,7 +76,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResult:
     """One batch through a session: outputs by name, and what was observed."""
 
     outputs: Mapping[str, np.ndarray]
@@ -95,7 +95,7 @@ class Kernel:
 class Session(Protocol):
     """A model that is ready to run."""
 
-    def run(self, inputs: Inputs) -> Run:
+    def run(self, inputs: Inputs) -> RunResult:
         """One batch."""
         ...
 

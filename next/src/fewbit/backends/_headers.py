@@ -43,7 +43,7 @@ def open_model_file(path: Path, kind: str) -> BinaryIO:
 
 
 def read_model_file(path: Path, kind: str, limit: int) -> bytes:
-    """The whole file, if it is no larger than `limit` bytes."""
+    """The bytes of a file, if it is no larger than `limit` bytes."""
     with open_model_file(path, kind) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > limit:
@@ -74,9 +74,9 @@ def describe_content(first: bytes) -> str | None:
 
 def not_built(kind: str, source: Any) -> ModelError:
     """The error of a backend that only inspects so far."""
-    what = source if isinstance(source, str | Path) else type(source).__name__
+    name = source if isinstance(source, str | Path) else type(source).__name__
     return ModelError(
-        f"{kind} models can be inspected, but not loaded yet", code="backend-not-built", where=str(what),
+        f"{kind} models can be inspected, but not loaded yet", code="backend-not-built", where=str(name),
         expected="an .onnx file", hint="export the model to ONNX; {fewbit.check} with {model} works as it is",
     )  # fmt: skip
 

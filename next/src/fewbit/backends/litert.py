@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.backends._base import Edit, Model
-from fewbit.backends._companions import as_labels, find_companions
 from fewbit.backends._headers import describe_content, not_built, open_model_file, unreadable, with_batch_axes
+from fewbit.backends._sidecar import as_labels, read_sidecar_files
 from fewbit.model_info import Dim, ModelInfo, TensorInfo
 
 _TYPES = (
@@ -65,7 +65,7 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
                 inputs, outputs, quantized, facts = _read_model(content)
             except (struct.error, IndexError, ValueError) as error:
                 raise unreadable(source, ".tflite", f"damaged or cut short ({error})") from error
-    companions = find_companions(path)
+    sidecar = read_sidecar_files(path)
     return ModelInfo(
         source=source,
         kind="LiteRT",
@@ -73,10 +73,10 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
         size=size,
         inputs=with_batch_axes(inputs),
         outputs=tuple(outputs),
-        labels=companions.labels or _labels(path),
-        preprocessing=companions.preprocessing,
-        preprocessing_source=companions.preprocessing_source,
-        tokenizer=companions.tokenizer,
+        labels=sidecar.labels or _labels(path),
+        preprocessing=sidecar.preprocessing,
+        preprocessing_source=sidecar.preprocessing_source,
+        tokenizer=sidecar.tokenizer,
         quantized=quantized,
         facts=facts,
     )
@@ -102,10 +102,10 @@ class _Table:
         offset = self._number("<H", self._vtable + 4 + 2 * number)
         return self._position + offset if offset else 0
 
-    def scalar(self, number: int, code: str, default: int = 0) -> int:
+    def scalar(self, number: int, code: str) -> int:
         """A number."""
         position = self._field(number)
-        return self._number(code, position) if position else default
+        return self._number(code, position) if position else 0
 
     def table(self, number: int) -> _Table | None:
         """A table that this one refers to."""

@@ -10,8 +10,8 @@ from typing import Any
 from xml.parsers import expat
 
 from fewbit.backends._base import Edit, Model
-from fewbit.backends._companions import as_labels, find_companions, numbers_in, on_unit_scale
 from fewbit.backends._headers import describe_content, not_built, read_model_file, unreadable, with_batch_axes
+from fewbit.backends._sidecar import as_labels, numbers_in, on_unit_scale, read_sidecar_files
 from fewbit.model_info import Dim, ModelInfo, TensorInfo
 
 _MOST_BYTES = 256 << 20
@@ -90,7 +90,7 @@ class _Reader:
         self._text = ""
 
     def parse(self, content: bytes) -> None:
-        """Read a whole document; entities, deep nesting and endless layers are refused."""
+        """Read a complete document; entities, deep nesting and endless layers are refused."""
         parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._start
@@ -108,26 +108,26 @@ class _Reader:
             raise ValueError("too many or too deeply nested elements")
         if len(self._path) == 1 and tag != "net":
             raise ValueError(f"its root element is <{tag[:40]}>, not <net>")
-        where = self._path[1:]  # bodies of If and Loop have layers of their own, further down
-        if where == ["layers", "layer"]:
+        element = self._path[1:]  # bodies of If and Loop have their own layers, further down
+        if element == ["layers", "layer"]:
             self._layer = _Layer(attributes.get("name", ""), attributes.get("type", ""))
             self._layer.output_names = _split_names(attributes.get("output_names", ""))
             self.layers[attributes.get("id", str(len(self.layers)))] = self._layer
             self.types.add(self._layer.type)
-        elif where == ["layers", "layer", "data"] and self._layer is not None:
+        elif element == ["layers", "layer", "data"] and self._layer is not None:
             self._layer.element_type, self._layer.shape = attributes.get("element_type", ""), attributes.get("shape")
             if self._layer.type == "Const":
                 self.constant_types.add(self._layer.element_type)
-        elif where[:2] == ["layers", "layer"] and where[2:] in (["output", "port"], ["input", "port"]):
+        elif element[:2] == ["layers", "layer"] and element[2:] in (["output", "port"], ["input", "port"]):
             assert self._layer is not None
             self._port = _Port(_split_names(attributes.get("names", "")), attributes.get("precision", ""))
-            ports = self._layer.outputs if where[2] == "output" else self._layer.inputs
+            ports = self._layer.outputs if element[2] == "output" else self._layer.inputs
             ports[attributes.get("id", "")] = self._port
-        elif where == ["edges", "edge"]:
+        elif element == ["edges", "edge"]:
             target = attributes.get("to-layer", "")
             if target in self.layers and self.layers[target].type == "Result":
                 self.sources[target] = attributes.get("from-layer", ""), attributes.get("from-port", "")
-        elif len(where) == 3 and where[:2] == ["rt_info", "model_info"]:
+        elif len(element) == 3 and element[:2] == ["rt_info", "model_info"]:
             self.info[tag] = attributes.get("value", "")
         self._text = ""
 
@@ -145,7 +145,7 @@ class _Reader:
 
 def _split_names(text: str) -> list[str]:
     r"""Tensor names; a comma inside a name is written `\,`."""
-    return [part.replace("\\,", ",") for part in re.split(r"(?<!\\),", text) if part]
+    return [name.replace("\\,", ",") for name in re.split(r"(?<!\\),", text) if name]
 
 
 def _inspect_file(path: Path, source: str) -> ModelInfo:
@@ -154,14 +154,16 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
     try:
         reader.parse(content)
     except (expat.ExpatError, ValueError) as error:
-        other = None if content.lstrip().startswith(b"<?xml") else describe_content(content)
-        raise unreadable(source, "OpenVINO", other or str(error), hint="ov.save_model(model, 'model.xml')") from error
+        content_type = None if content.lstrip().startswith(b"<?xml") else describe_content(content)
+        raise unreadable(
+            source, "OpenVINO", content_type or str(error), hint="ov.save_model(model, 'model.xml')"
+        ) from error
     inputs = [_parameter(layer) for layer in reader.layers.values() if layer.type == "Parameter"]
     results = [(number, layer) for number, layer in reader.layers.items() if layer.type == "Result"]
     if not results:
         raise unreadable(source, "OpenVINO", "it has no outputs", hint="ov.save_model(model, 'model.xml')")
     weights = path.with_suffix(".bin")
-    companions = find_companions(path)
+    sidecar = read_sidecar_files(path)
     settings, labels, task = _from_model_info(reader.info)
     return ModelInfo(
         source=source,
@@ -170,11 +172,11 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
         size=len(content) + (weights.stat().st_size if weights.is_file() else 0),
         inputs=with_batch_axes(inputs),
         outputs=tuple(_result(number, layer, reader) for number, layer in results),
-        labels=companions.labels or labels,
+        labels=sidecar.labels or labels,
         task=task,
-        preprocessing=companions.preprocessing or settings,
-        preprocessing_source=companions.preprocessing_source or ("model metadata" if settings else None),
-        tokenizer=companions.tokenizer,
+        preprocessing=sidecar.preprocessing or settings,
+        preprocessing_source=sidecar.preprocessing_source or ("model metadata" if settings else None),
+        tokenizer=sidecar.tokenizer,
         quantized=_quantized(reader),
         facts={
             "layers": len(reader.layers),

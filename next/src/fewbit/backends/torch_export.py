@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from fewbit.backends._base import Edit, Model
-from fewbit.backends._companions import find_companions
 from fewbit.backends._headers import describe_content, not_built, open_model_file, unreadable, with_batch_axes
+from fewbit.backends._sidecar import read_sidecar_files
 from fewbit.errors import ModelError
 from fewbit.model_info import Dim, ModelInfo, TensorInfo
 
@@ -66,7 +66,7 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         reason = f"its graph description is damaged ({type(error).__name__})"
         raise unreadable(source, ".pt2", reason, hint="torch.export.save(program, path) with a newer torch") from error
-    companions = find_companions(path)
+    sidecar = read_sidecar_files(path)
     return ModelInfo(
         source=source,
         kind="torch.export program",
@@ -74,10 +74,10 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
         size=size,
         inputs=with_batch_axes(inputs),
         outputs=tuple(outputs),
-        labels=companions.labels,
-        preprocessing=companions.preprocessing,
-        preprocessing_source=companions.preprocessing_source,
-        tokenizer=companions.tokenizer,
+        labels=sidecar.labels,
+        preprocessing=sidecar.preprocessing,
+        preprocessing_source=sidecar.preprocessing_source,
+        tokenizer=sidecar.tokenizer,
         facts=facts | {"weights": weights},
     )
 

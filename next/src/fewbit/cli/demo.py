@@ -11,7 +11,7 @@ from fewbit.cli.surface import Surface
 from fewbit.errors import escape
 
 if TYPE_CHECKING:
-    from fewbit.demo.run import Row
+    from fewbit.demo.run import DemoStep
 
 _TITLE, _COMMAND = 15, 42
 
@@ -36,7 +36,7 @@ def run(values: dict[str, Any], surface: Surface) -> int:
     return code
 
 
-def _line(row: Row) -> str:
+def _line(row: DemoStep) -> str:
     """Title, command, result; the result of a long command stands below it."""
     if not row.command:
         return escape(f"{row.title:<{_TITLE}}{row.result}")

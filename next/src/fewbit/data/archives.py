@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zip and tar archives behind the `Files` protocol: read in place, nothing is extracted.
 
-An archive of a folder looks to a format like the folder: the same names in the same order. Archives lie in any `Files`,
+A format sees an archive as a folder: the same names in the same order. An archive can be in any `Files`,
 so one behind a URL is read by ranges. Compressed tars, which allow no random access, are decompressed once.
 """
 
@@ -42,8 +42,8 @@ SHARD_MISSING = IssueType(
 )
 ISSUES = (*_members.ISSUES, MEMBER_CORRUPT, SHARD_MISSING)
 
-_WHOLE = 16 << 20
-"""Members up to this size are read at once, checksum included; larger ones as a stream."""
+_IN_MEMORY_BYTES = 16 << 20
+"""Members up to this size are read into memory, checksum included; larger ones as a stream."""
 _BUFFER = 1 << 16
 _ROLE_FOLDERS = frozenset(("images", "labels", "annotations", "masks", "jpegimages", "sample-inputs", "sample-outputs"))
 
@@ -64,7 +64,7 @@ def open_archive(files: Files, name: str, root: str, report: DataReport) -> File
         files: where the archive is.
         name: of the archive there.
         root: how the user named it.
-        report: takes what is wrong with single members.
+        report: takes issues of single members.
 
     Raises:
         DataError: it cannot be read at all.
@@ -77,7 +77,7 @@ def open_archive(files: Files, name: str, root: str, report: DataReport) -> File
         elif lower.endswith(".tar"):
             archive = TarFiles(files, name, root, report)
         else:
-            archive = TarFiles(*_decompressed(files, name), root, report, shown=name)
+            archive = TarFiles(*_decompressed(files, name), root, report, display_name=name)
         archive.names()
     except ArchiveError as error:
         raise DataError(
@@ -91,7 +91,7 @@ def open_archive(files: Files, name: str, root: str, report: DataReport) -> File
 
 
 class _Archive:
-    """What zip and tar have in common: an index of members, made once, and streams over one shared handle."""
+    """Base of zip and tar archives: an index of members, built once, and streams over one shared handle."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class _Archive:
         name: str,
         root: str | None = None,
         report: DataReport | None = None,
-        shown: str | None = None,
+        display_name: str | None = None,
     ):
         self.root = root or name
-        self._shown = self.root if "://" in self.root else shown or name
+        self._display_name = self.root if "://" in self.root else display_name or name
         self._handle = Handle(files, name)
         self._outer, self._name = files, name
         self._report: DataReport | None = report or DataReport()
@@ -122,7 +122,7 @@ class _Archive:
     def open(self, name: str) -> BinaryIO:
         """A seekable stream of one member."""
         stream = self._stream(name)
-        if self.size(name) <= _WHOLE:
+        if self.size(name) <= _IN_MEMORY_BYTES:
             return io.BytesIO(stream.readall())
         return cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
 
@@ -136,25 +136,25 @@ class _Archive:
         return stream.readall() if limit >= self.size(name) else io.BufferedReader(stream, 1).read(limit)
 
     def fingerprint(self, name: str) -> str:
-        """Checksum and size of the member, or the archive's fingerprint where it has no checksums."""
+        """Checksum and size of the member, or the fingerprint of an archive without checksums."""
         member = self._member(name)
         if member.crc >= 0:
             return f"{member.crc:08x}-{member.size}"
         return f"{self._outer.fingerprint(self._name)}-{member.offset}-{member.size}"
 
     def path(self, name: str) -> str | None:
-        """No member is a plain file."""
+        """`None`: no member is a file on disk."""
         return None
 
     def location(self, name: str) -> str:
         """How a member is shown: `a.zip!/x/1.jpg`."""
-        return f"{self._shown}!/{self._wrapper}{name}" if name else self._shown
+        return f"{self._display_name}!/{self._wrapper}{name}" if name else self._display_name
 
     def _files(self) -> dict[str, Member]:
         if self._index is None:
             index: dict[str, Member] = {}
             for member in self._list():
-                name = "/".join(part for part in member.name.split("/") if part not in ("", "."))
+                name = "/".join(segment for segment in member.name.split("/") if segment not in ("", "."))
                 if name in index:
                     self._problem(ARCHIVE_UNSAFE, "two members have this name", name)
                 elif name:
@@ -163,7 +163,7 @@ class _Archive:
             self._wrapper = _wrapper(names)
             self._index = {name[len(self._wrapper) :]: index[name] for name in names}
             self._names = tuple(self._index)
-            self._report = None  # what is wrong was reported, once
+            self._report = None  # issues are reported once
         return self._index
 
     def _member(self, name: str) -> Member:
@@ -197,8 +197,8 @@ class ZipFiles(_Archive):
         files: where the archive is.
         name: of the archive there.
         root: how the user named it.
-        report: takes what is wrong with single members.
-        shown: the name of the archive in locations.
+        report: takes issues of single members.
+        display_name: the name of the archive in locations.
     """
 
     def _list(self) -> Iterable[Member]:
@@ -253,8 +253,10 @@ def folder_order(names: Iterable[str]) -> list[str]:
         parent, _, base = name.rpartition("/")
         folders.setdefault(parent, []).append(base)
     ordered = []
-    for folder in sorted(folders, key=lambda folder: [_nfc(part) for part in folder.split("/")] if folder else []):
-        if folder and any(_hidden(part) for part in folder.split("/")):
+    for folder in sorted(
+        folders, key=lambda folder: [_nfc(segment) for segment in folder.split("/")] if folder else []
+    ):
+        if folder and any(_hidden(segment) for segment in folder.split("/")):
             continue
         prefix = f"{folder}/" if folder else ""
         ordered += [prefix + base for base in sorted(folders[folder], key=_nfc) if not _hidden(base)]
@@ -267,26 +269,26 @@ def natural_key(name: str) -> list[tuple[int, str]]:
     >>> sorted(["input10", "input2", "a"], key=natural_key)
     ['a', 'input2', 'input10']
     """
-    parts = re.split(r"(\d+)", name)
-    return [(int(part[:4000]), part) if number % 2 else (-1, part) for number, part in enumerate(parts)]
+    pieces = re.split(r"(\d+)", name)
+    return [(int(piece[:4000]), piece) if number % 2 else (-1, piece) for number, piece in enumerate(pieces)]
 
 
-def _hidden(part: str) -> bool:
-    return part.startswith(".") or part in SYSTEM_FILES
+def _hidden(segment: str) -> bool:
+    return segment.startswith(".") or segment in SYSTEM_FILES
 
 
-def _nfc(part: str) -> tuple[str, str]:
-    return unicodedata.normalize("NFC", part), part
+def _nfc(segment: str) -> tuple[str, str]:
+    return unicodedata.normalize("NFC", segment), segment
 
 
 def _wrapper(names: Sequence[str]) -> str:
-    """The folders that hold everything else, such as `dataset/`; folders that mean something are none."""
+    """The folders that hold everything else, such as `dataset/`; not splits, nor roles such as `images`."""
     if not names:
         return ""
     folders = [name.split("/")[:-1] for name in (min(names), max(names))]
     wrapper = ""
-    for folder, other in zip(*folders):
-        if folder != other or split_of_folder(folder) or folder.lower() in _ROLE_FOLDERS:
+    for folder, last_folder in zip(*folders):
+        if folder != last_folder or split_of_folder(folder) or folder.lower() in _ROLE_FOLDERS:
             break
         wrapper += f"{folder}/"
     return wrapper
@@ -298,47 +300,47 @@ def expand_braces(pattern: str, most: int = 1_000_000) -> list[str]:
     >>> expand_braces("s-{08..10}.tar"), expand_braces("{train,val}.tar")
     (['s-08.tar', 's-09.tar', 's-10.tar'], ['train.tar', 'val.tar'])
     """
-    parts: list[Sequence[str]] = []
-    for number, part in enumerate(re.split(r"\{([^{}]*(?:\.\.|,)[^{}]*)\}", pattern)):
-        ends = re.fullmatch(r"(\d{1,12})\.\.(\d{1,12})", part)
-        if number % 2 == 0 or not (ends or "," in part):
-            parts.append([part if number % 2 == 0 else f"{{{part}}}"])
+    choices: list[Sequence[str]] = []
+    for number, piece in enumerate(re.split(r"\{([^{}]*(?:\.\.|,)[^{}]*)\}", pattern)):
+        ends = re.fullmatch(r"(\d{1,12})\.\.(\d{1,12})", piece)
+        if number % 2 == 0 or not (ends or "," in piece):
+            choices.append([piece if number % 2 == 0 else f"{{{piece}}}"])
         elif ends:
             first, last = int(ends[1]), int(ends[2])
             width = len(ends[1]) if ends[1].startswith("0") else 0
-            parts.append([f"{value:0{width}}" for value in range(first, min(last, first + most) + 1)])
+            choices.append([f"{value:0{width}}" for value in range(first, min(last, first + most) + 1)])
         else:
-            parts.append(part.split(","))
-    return ["".join(choice) for choice in itertools.islice(itertools.product(*parts), most)]
+            choices.append(piece.split(","))
+    return ["".join(choice) for choice in itertools.islice(itertools.product(*choices), most)]
 
 
 def listed_files(files: Files, pattern: str, root: str, report: DataReport) -> ListedFiles | None:
-    """The files a pattern names; those that are missing are reported, `None` if there is not one."""
-    there = set(files.names())
+    """The files a pattern names; missing ones are reported; `None` if none exists."""
+    existing = set(files.names())
     names = expand_braces(pattern)
-    present = [name for name in names if name in there]
+    present = [name for name in names if name in existing]
     if not present:
         return None
     for name in names:
-        if name not in there:
+        if name not in existing:
             report.add(SHARD_MISSING, f"{plural(len(present), 'file')} of {len(names):,} are there", Location(name))
     return ListedFiles(files, present, root)
 
 
 def _decompressed(files: Files, name: str) -> tuple[Files, str]:
-    """The plain tar of a compressed one, made once and kept in the cache."""
+    """The decompressed tar of a compressed one, in the cache."""
     from fewbit.data.cache import cached_file
 
     def write(target: BinaryIO) -> None:
         with files.open(name) as stream:
-            for chunk in _plain_chunks(stream, name, files.size(name)):
+            for chunk in _decompressed_chunks(stream, name, files.size(name)):
                 target.write(chunk)
 
-    plain = cached_file(f"decompressed tar\0{files.root}\0{files.fingerprint(name)}", write)
-    return Folder(plain), plain.name
+    tar = cached_file(f"decompressed tar\0{files.root}\0{files.fingerprint(name)}", write)
+    return Folder(tar), tar.name
 
 
-def _plain_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[bytes]:
+def _decompressed_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[bytes]:
     """The decompressed content of a `.gz` or `.zst` file in pieces; a bomb ends it."""
     reader: Any
     errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)

@@ -83,8 +83,8 @@ def _decode(data: bytes, location: Location) -> tuple[np.ndarray, int, int]:
 def _decode_pcm(data: bytes, location: Location) -> tuple[np.ndarray, int, int]:
     with wave.open(io.BytesIO(data)) as stream:
         channels, width, rate, claimed = stream.getparams()[:4]
-        known = claimed * channels * width < _UNKNOWN_LENGTH
-        _check_length(claimed if known else 0, channels, location)
+        length_known = claimed * channels * width < _UNKNOWN_LENGTH
+        _check_length(claimed if length_known else 0, channels, location)
         pcm = stream.readframes(min(claimed, MOST_VALUES))
     pcm = pcm[: len(pcm) // (channels * width) * channels * width]
     if width == 1:  # the only unsigned one
@@ -93,7 +93,7 @@ def _decode_pcm(data: bytes, location: Location) -> tuple[np.ndarray, int, int]:
         padded = np.zeros((len(pcm) // width, 4), np.uint8)
         padded[:, 4 - width :] = np.frombuffer(pcm, np.uint8).reshape(-1, width)  # little-endian
         values = padded.view("<i4")[:, 0].astype(np.float32) / (1 << 31)
-    return values.reshape(-1, channels), rate, claimed if known else 0
+    return values.reshape(-1, channels), rate, claimed if length_known else 0
 
 
 def _decode_with_soundfile(data: bytes, location: Location) -> tuple[np.ndarray, int, int]:

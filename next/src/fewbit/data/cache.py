@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's cache: files named by a hash of what they were made from, at most 16 GB, the least recently used go first.
+"""The user's cache: files named by a hash of their sources, at most 16 GB, the least recently used go first.
 
-It lies in `FEWBIT_CACHE_DIR`, else in `~/.cache/fewbit`. A file is written next to its place and renamed, so a reader
-never sees half of one. A cache that cannot be written is replaced by a temporary folder for this process.
+It is in `FEWBIT_CACHE_DIR`, else in `~/.cache/fewbit`. A file is written under a temporary name and renamed, so a
+reader never sees half of one. A cache that cannot be written is replaced by a temporary folder for this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cached_file(key: str, write: Callable[[BinaryIO], None]) -> Path:
 
     Args:
         key: everything the content depends on: fingerprints of the sources, settings, version of the code.
-        write: writes the content; what it raises is passed on, and nothing is kept.
+        write: writes the content; its exceptions propagate, and nothing is kept.
 
     Raises:
         ResourceError: the disk is full.
@@ -74,20 +74,20 @@ def cached_file(key: str, write: Callable[[BinaryIO], None]) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where the cache lies; it need not exist."""
-    chosen = os.environ.get("FEWBIT_CACHE_DIR")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fewbit"
+    """The folder of the cache; it need not exist."""
+    configured = os.environ.get("FEWBIT_CACHE_DIR")
+    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "fewbit"
 
 
-def trim(folder: Path, keep: Path | None = None, most: int | None = None) -> None:
-    """Delete the least recently used files until the cache is within its limit, and what dead processes left.
+def trim(folder: Path, keep: Path | None = None, max_bytes: int | None = None) -> None:
+    """Delete the least recently used files until the cache is within its limit, and the leftovers of dead processes.
 
     Args:
         folder: the cache.
         keep: a file that must stay.
-        most: bytes; 16 GB by default.
+        max_bytes: 16 GB by default.
     """
-    limit = MOST_BYTES if most is None else most
+    limit = MOST_BYTES if max_bytes is None else max_bytes
     files = sorted(_files(folder))
     total = sum(size for _, size, _ in files)
     for used, size, path in files:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data by name, not by path: `hf:org/name@revision`, `org/name`, and the corpora everybody calibrates with.
+"""Data by name, not by path: `hf:org/name@revision`, `org/name`, and the common calibration corpora.
 
     wikitext, pileval       a file or folder of that name, FEWBIT_WIKITEXT=PATH, the cache of `datasets`, or the hub
     wikitext=PATH           the path, read as that corpus: lines of wikitext become articles
@@ -37,12 +37,12 @@ _FILE = re.compile(
 
 @dataclass(frozen=True)
 class Corpus:
-    """A set of texts that people know by its name.
+    """A well-known text corpus.
 
     Args:
         hub: its name on the hub.
         config: which of its configurations.
-        split: one that nobody is evaluated on.
+        split: one that no benchmark evaluates on.
         lines: its rows are lines of articles.
     """
 
@@ -64,7 +64,7 @@ def corpus_source(data: str, report: DataReport, *, depth: Depth, options: Mappi
     """A corpus by its name, or `NAME=PATH`; `None` if the text is something else.
 
     Raises:
-        DataError: the corpus is nowhere; the message has three ways out.
+        DataError: the corpus is not available; the message names three ways to get it.
     """
     name, equals, path = data.partition("=")
     if name not in CORPORA:
@@ -98,7 +98,7 @@ def hub_source(
         report: takes issues.
         depth: see `Format.scan`.
         options: `config`, and those of rows.
-        explicit: the user said that it is on the hub, by `data_format`.
+        explicit: `data_format` names the hub.
     """
     match = _EXPLICIT.fullmatch(data)
     if match is None and not (explicit or is_hub_name(data)):
@@ -109,8 +109,8 @@ def hub_source(
     from fewbit.data.formats.huggingface import scan_object
 
     report.data_format = "huggingface"
-    rest = {key: value for key, value in options.items() if key != "config"}
-    return scan_object(loaded, report, depth=depth, options=rest)
+    row_options = {key: value for key, value in options.items() if key != "config"}
+    return scan_object(loaded, report, depth=depth, options=row_options)
 
 
 def is_hub_name(data: str) -> bool:
@@ -134,8 +134,8 @@ def is_database_url(text: str) -> bool:
     return bool(separator) and scheme.lower().partition("+")[0] in DATABASES
 
 
-def hub_answers() -> bool:
-    """One short try; with a proxy, or offline by the library's own settings, the library decides."""
+def hub_reachable() -> bool:
+    """Whether the hub accepts a connection; `True` with a proxy or offline settings, which the library handles."""
     settings = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy")
     if any(os.environ.get(name) for name in settings):
         return True
@@ -149,19 +149,19 @@ def hub_answers() -> bool:
 
 def _load(name: str, config: str | None, revision: str | None, data: str) -> Any:
     datasets = require("datasets", extra="hf", purpose="datasets of the Hugging Face hub")
-    here = "" if data.startswith("hf:") else f"there is no file or folder {data!r}, and "
-    if not hub_answers():
-        raise _unreachable(f"{here}the Hugging Face hub cannot be reached", name, data)
+    prefix = "" if data.startswith("hf:") else f"there is no file or folder {data!r}, and "
+    if not hub_reachable():
+        raise _unreachable(f"{prefix}the Hugging Face hub cannot be reached", name, data)
     try:
         return datasets.load_dataset(name, config, revision=revision)
     except Exception as error:  # the library raises anything from its many layers
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-        raise _unreachable(f"{here}the hub gives no dataset {name!r}: {reason}", name, data) from error
+        raise _unreachable(f"{prefix}the hub returned no dataset {name!r}: {reason}", name, data) from error
 
 
-def _unreachable(what: str, name: str, data: str) -> DataError:
+def _unreachable(message: str, name: str, data: str) -> DataError:
     return DataError(
-        what, code="hub-unreachable", where=data, expected="a path that exists, or a hub name and a network",
+        message, code="hub-unreachable", where=data, expected="a path that exists, or a hub name and a network",
         hint=f"check the spelling; or where there is a network, load_dataset({name!r}).save_to_disk(FOLDER), and give"
         " that folder; or HF_HUB_OFFLINE=1 if the dataset is in the cache of `datasets`",
     )  # fmt: skip
@@ -170,10 +170,10 @@ def _unreachable(what: str, name: str, data: str) -> DataError:
 def _from_path(path: str, data: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
     from fewbit.data.opening import scan_source
 
-    rest = {key: value for key, value in options.items() if key not in ("task", "split")}
+    data_options = {key: value for key, value in options.items() if key not in ("task", "split")}
     source, inner = scan_source(
         path,
-        data_option=rest,
+        data_option=data_options,
         task=options.get("task"),
         split=options.get("split"),
         on_error=report.on_error,
@@ -184,7 +184,7 @@ def _from_path(path: str, data: str, report: DataReport, depth: Depth, options: 
 
 
 def _from_cache(name: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source | None:
-    """The corpus as the `datasets` library keeps it; asked for by its name, the library would try the network first."""
+    """The corpus from the cache of `datasets`; loading it by name would try the network first."""
     corpus = CORPORA[name]
     folder = _datasets_cache() / corpus.hub.replace("/", "___") / corpus.config
     files = sorted(folder.glob(f"*/*/*-{corpus.split}*.arrow"))
@@ -201,8 +201,8 @@ def _from_cache(name: str, report: DataReport, depth: Depth, options: Mapping[st
 
 
 def _datasets_cache() -> Path:
-    if chosen := os.environ.get("HF_DATASETS_CACHE"):
-        return Path(chosen).expanduser()
+    if folder := os.environ.get("HF_DATASETS_CACHE"):
+        return Path(folder).expanduser()
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     return Path(home).expanduser() / "datasets"
 
@@ -222,8 +222,8 @@ def _from_hub(name: str, report: DataReport, depth: Depth, options: Mapping[str,
         ) from error
     from fewbit.data.formats.huggingface import scan_object
 
-    part = loaded[corpus.split] if isinstance(loaded, Mapping) else loaded
-    return scan_object(part, report, depth=depth, options=options)
+    dataset = loaded[corpus.split] if isinstance(loaded, Mapping) else loaded
+    return scan_object(dataset, report, depth=depth, options=options)
 
 
 def _has_lines(source: Source) -> bool:
@@ -242,10 +242,10 @@ def _variable(name: str) -> str:
 def _check_options(options: Mapping[str, Any]) -> None:
     from fewbit.data.formats.huggingface import FORMAT
 
-    known = {option.name for option in FORMAT.options} | {"task", "split"}
-    unknown = next((name for name in options if name not in known), None)
+    names = {option.name for option in FORMAT.options} | {"task", "split"}
+    unknown = next((name for name in options if name not in names), None)
     if unknown is not None:
         raise UsageError(
             f"a dataset of the hub has no option {unknown!r}", code="data-option-unknown", param="data_option",
-            expected=", ".join(nearest(unknown, known) or sorted(known)), hint="{data_option=config=NAME}",
+            expected=", ".join(nearest(unknown, names) or sorted(names)), hint="{data_option=config=NAME}",
         )  # fmt: skip

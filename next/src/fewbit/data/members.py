@@ -51,7 +51,7 @@ ARCHIVE_LINK = IssueType(
     "store the file itself: tar --dereference --hard-dereference, or zip without -y", fix="leaves the link out",
 )  # fmt: skip
 ARCHIVE_END = IssueType(
-    "archive-end", Severity.WARNING, "archive that ends without an end mark or goes on after it",
+    "archive-end", Severity.WARNING, "archive that ends without an end mark or continues after it",
     "check that it was copied completely, and that no two archives were joined",
 )  # fmt: skip
 ISSUES = (ARCHIVE_BROKEN, ARCHIVE_UNSAFE, EXPANSION_BOMB, ARCHIVE_LINK, ARCHIVE_END)
@@ -59,11 +59,11 @@ ISSUES = (ARCHIVE_BROKEN, ARCHIVE_UNSAFE, EXPANSION_BOMB, ARCHIVE_LINK, ARCHIVE_
 ReadAt = Callable[[int, int], bytes]
 """`read_at(offset, count)`: fewer bytes only at the end."""
 Problem = Callable[[IssueType, str, str], None]
-"""`problem(type, message, member)`: takes what is wrong with one member, which is then left out."""
+"""`problem(type, message, member)`: reports an issue of one member, which is then left out."""
 
 
 class ArchiveError(Exception):
-    """An archive that cannot be read as a whole."""
+    """An archive that cannot be read at all."""
 
     def __init__(self, kind: IssueType, message: str, offset: int | None = None):
         super().__init__(message)
@@ -101,12 +101,12 @@ def unsafe_name(name: str) -> str:
     """
     if "\0" in name:
         return "it contains NUL"
-    plain = name.replace("\\", "/")
-    if plain.startswith("/"):
+    path = name.replace("\\", "/")
+    if path.startswith("/"):
         return "it is an absolute path"
-    if ".." in plain.split("/"):
+    if ".." in path.split("/"):
         return "it leads out of the archive"
-    return "it begins with a drive" if re.match(r"[A-Za-z]:/", plain) else ""
+    return "it begins with a drive" if re.match(r"[A-Za-z]:/", path) else ""
 
 
 def zip_members(read_at: ReadAt, size: int, problem: Problem) -> list[Member]:
@@ -115,21 +115,21 @@ def zip_members(read_at: ReadAt, size: int, problem: Problem) -> list[Member]:
     Args:
         read_at: positional reader.
         size: bytes of the archive.
-        problem: takes what is wrong with single members.
+        problem: reports issues of single members.
 
     Raises:
         ArchiveError: there is no consistent directory.
     """
     directory, start = _directory(read_at, size)
     members: list[Member] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     for member, reason, kind in _entries(directory, start):
         if reason:
             problem(kind, reason, member.name)
-        elif member.name in seen:
+        elif member.name in names:
             problem(ARCHIVE_UNSAFE, "two members have this name", member.name)
         else:
-            seen.add(member.name)
+            names.add(member.name)
             members.append(member)
     return _without_overlap(members, start, problem)
 
@@ -164,37 +164,37 @@ def tar_members(read_at: ReadAt, size: int, problem: Problem) -> Iterator[Member
     Args:
         read_at: positional reader.
         size: bytes of the archive.
-        problem: takes what is wrong with single members, and where the archive is cut.
+        problem: reports issues of single members, and where the archive is cut.
 
     Raises:
         ArchiveError: it does not begin like a tar.
     """
-    at = 0
+    position = 0
     pax: dict[str, str] = {}
     defaults: dict[str, str] = {}
     for _ in range(_MOST_MEMBERS):
-        header = read_at(at, _BLOCK)
-        if not header and at:
+        header = read_at(position, _BLOCK)
+        if not header and position:
             problem(ARCHIVE_END, "has no end mark; perhaps it was cut", "")
             return
         if not header.strip(b"\0") and len(header) == _BLOCK:
-            if read_at(at + _BLOCK, 20 * _BLOCK).strip(b"\0"):
-                problem(ARCHIVE_END, f"goes on after its end mark at byte {at:,}", "")
+            if read_at(position + _BLOCK, 20 * _BLOCK).strip(b"\0"):
+                problem(ARCHIVE_END, f"continues after its end mark at byte {position:,}", "")
             return
         reason = _bad_header(header)
-        if reason and at == 0:
-            raise ArchiveError(ARCHIVE_BROKEN, what_else(header, size, "a tar archive"), 0)
+        if reason and position == 0:
+            raise ArchiveError(ARCHIVE_BROKEN, describe_wrong_file(header, size, "a tar archive"), 0)
         if reason:
-            problem(ARCHIVE_BROKEN, f"{reason} at byte {at:,}; the rest is not read", "")
+            problem(ARCHIVE_BROKEN, f"{reason} at byte {position:,}; the rest is not read", "")
             return
         kind = header[156:157]
         try:
             length = int(pax["size"]) if "size" in pax and kind not in b"xgLK" else _number(header[124:136])
         except ValueError:
-            problem(ARCHIVE_BROKEN, f"a damaged size at byte {at:,}; the rest is not read", "")
+            problem(ARCHIVE_BROKEN, f"a damaged size at byte {position:,}; the rest is not read", "")
             return
-        data = at + _BLOCK
-        at = data + -(-length // _BLOCK) * _BLOCK
+        data = position + _BLOCK
+        position = data + -(-length // _BLOCK) * _BLOCK
         if length < 0 or data + length > size:
             problem(ARCHIVE_BROKEN, f"cut off inside {_tar_name(header, pax)!r}", _tar_name(header, pax))
             return
@@ -222,14 +222,14 @@ def tar_members(read_at: ReadAt, size: int, problem: Problem) -> Iterator[Member
     problem(ARCHIVE_BROKEN, f"more than {plural(_MOST_MEMBERS, 'member')}", "")
 
 
-def what_else(start: bytes, size: int, expected: str) -> str:
-    """What a file that should be an archive is instead, by its first bytes."""
+def describe_wrong_file(start: bytes, size: int, expected: str) -> str:
+    """What a file is instead of an archive, by its first bytes."""
     text = start.lstrip().lower()
     if not size:
         return "is empty"
-    for magic, what in _OTHERS.items():
+    for magic, description in _OTHERS.items():
         if text.startswith(magic):
-            return f"is {what}"
+            return f"is {description}"
     return f"is not {expected}, or its end is missing ({size:,} bytes)"
 
 
@@ -252,28 +252,28 @@ def _broken(message: str, offset: int | None = None) -> NoReturn:
 def _directory(read_at: ReadAt, size: int) -> tuple[bytes, int]:
     """The bytes of the central directory, and where they begin."""
     if size < _END.size:
-        _broken(what_else(read_at(0, 64), size, "a zip archive"))
-    tail_at = max(0, size - 1024)
-    tail = read_at(tail_at, size - tail_at)
-    if tail[-22:-18] != b"PK\x05\x06" or tail[-2:] != b"\0\0":  # otherwise there is no comment: the usual case
-        tail_at = max(0, size - _FULL16 - _END.size)
-        tail = read_at(tail_at, size - tail_at)
-    end_at = tail.rfind(b"PK\x05\x06", 0, max(0, len(tail) - 18))
-    if end_at < 0:
-        _broken(what_else(read_at(0, 64), size, "a zip archive"))
-    if end_at + _END.size + int.from_bytes(tail[end_at + 20 : end_at + 22], "little") != len(tail):
-        _broken("has bytes after its end", tail_at + end_at)
-    _, disk, first, here, count, length, start, _ = _END.unpack_from(tail, end_at)
-    end = stop = tail_at + end_at
+        _broken(describe_wrong_file(read_at(0, 64), size, "a zip archive"))
+    tail_start = max(0, size - 1024)
+    tail = read_at(tail_start, size - tail_start)
+    if tail[-22:-18] != b"PK\x05\x06" or tail[-2:] != b"\0\0":  # otherwise there is no comment, as in most archives
+        tail_start = max(0, size - _FULL16 - _END.size)
+        tail = read_at(tail_start, size - tail_start)
+    end_start = tail.rfind(b"PK\x05\x06", 0, max(0, len(tail) - 18))
+    if end_start < 0:
+        _broken(describe_wrong_file(read_at(0, 64), size, "a zip archive"))
+    if end_start + _END.size + int.from_bytes(tail[end_start + 20 : end_start + 22], "little") != len(tail):
+        _broken("has bytes after its end", tail_start + end_start)
+    _, disk, first, disk_count, count, length, start, _ = _END.unpack_from(tail, end_start)
+    end = stop = tail_start + end_start
     if count == _FULL16 or _FULL32 in (length, start):
         count, length, start, stop = _zip64_end(read_at, end, count, length, start)
-    elif disk or first or here != count:
+    elif disk or first or disk_count != count:
         _broken("is one part of an archive in several parts", end)
     if start + length != stop:
         _broken("its directory is not where its end says; bytes were lost or added", end)
     if count * _CENTRAL.size > length:
         _broken(f"its end claims {plural(count, 'member')} in a directory of {length:,} bytes", end)
-    directory = tail[start - tail_at : stop - tail_at] if start >= tail_at else read_at(start, length)
+    directory = tail[start - tail_start : stop - tail_start] if start >= tail_start else read_at(start, length)
     if len(directory) != length:
         _broken("its directory is cut off", start)
     return directory, start
@@ -285,41 +285,43 @@ def _zip64_end(read_at: ReadAt, end: int, count: int, length: int, start: int) -
         if _FULL32 in (length, start):
             _broken("has no 64-bit end where one is needed", end)
         return count, length, start, end  # exactly 65,535 members
-    at = _LOCATOR.unpack(locator)[2]
-    record = read_at(at, _END64.size) if at <= end - _LOCATOR.size - _END64.size else b""
+    record_start = _LOCATOR.unpack(locator)[2]
+    record = read_at(record_start, _END64.size) if record_start <= end - _LOCATOR.size - _END64.size else b""
     if len(record) < _END64.size or record[:4] != b"PK\x06\x06":
         _broken("its 64-bit end is not where it should be", end)
-    _, own_length, _, _, disk, first, here, count64, length64, start64 = _END64.unpack(record)
-    if disk or first or here != count64 or at + 12 + own_length != end - _LOCATOR.size:
-        _broken("its 64-bit end contradicts itself", at)
+    _, record_length, _, _, disk, first, disk_count, count64, length64, start64 = _END64.unpack(record)
+    if disk or first or disk_count != count64 or record_start + 12 + record_length != end - _LOCATOR.size:
+        _broken("its 64-bit end contradicts itself", record_start)
     pairs = ((count, count64, _FULL16), (length, length64, _FULL32), (start, start64, _FULL32))
     if any(short not in (full, long) for short, long, full in pairs):
-        _broken("its 32-bit and 64-bit ends contradict each other", at)
-    return count64, length64, start64, at
+        _broken("its 32-bit and 64-bit ends contradict each other", record_start)
+    return count64, length64, start64, record_start
 
 
 def _entries(directory: bytes, start: int) -> Iterator[tuple[Member, str, IssueType]]:
     """Each file of the directory, with the reason why it cannot be used, if any."""
-    at, end = 0, len(directory)
-    while at < end:
-        if at + _CENTRAL.size > end or directory[at : at + 4] != b"PK\x01\x02":
-            _broken("its directory is damaged", start + at)
-        entry = _CENTRAL.unpack_from(directory, at)
+    position, end = 0, len(directory)
+    while position < end:
+        if position + _CENTRAL.size > end or directory[position : position + 4] != b"PK\x01\x02":
+            _broken("its directory is damaged", start + position)
+        entry = _CENTRAL.unpack_from(directory, position)
         _, _, system, _, flags, method, _, _, crc, compressed, size = entry[:11]
         name_length, extra_length, comment_length, _, _, attributes, offset = entry[11:]
-        name_at = at + _CENTRAL.size
-        extra_at = name_at + name_length
-        at = extra_at + extra_length + comment_length
-        if at > end:
-            _broken("its directory is cut off", start + name_at)
-        raw = directory[name_at:extra_at]
+        name_start = position + _CENTRAL.size
+        extra_start = name_start + name_length
+        position = extra_start + extra_length + comment_length
+        if position > end:
+            _broken("its directory is cut off", start + name_start)
+        raw = directory[name_start:extra_start]
         reason, kind = "", ARCHIVE_UNSAFE
         try:
             name = raw.decode("utf-8" if flags & 0x800 or raw.isascii() else "cp437")
         except UnicodeDecodeError:
             name, reason = raw.decode("utf-8", "backslashreplace"), "its name is not valid UTF-8"
         if _FULL32 in (size, compressed, offset):
-            size, compressed, offset = _wide(directory[extra_at : extra_at + extra_length], size, compressed, offset)
+            size, compressed, offset = _wide(
+                directory[extra_start : extra_start + extra_length], size, compressed, offset
+            )
         if name.endswith("/") and not size:
             continue
         mode = attributes >> 16 if system == 3 else 0
@@ -357,7 +359,7 @@ def _wide(extra: bytes, size: int, compressed: int, offset: int) -> tuple[int, i
     return values[0], values[1], values[2]
 
 
-def _without_overlap(members: list[Member], directory_at: int, problem: Problem) -> list[Member]:
+def _without_overlap(members: list[Member], directory_start: int, problem: Problem) -> list[Member]:
     """Members that share no byte with another; a few bytes expand to petabytes where they may."""
     refused = set()
     end = 0
@@ -367,7 +369,7 @@ def _without_overlap(members: list[Member], directory_at: int, problem: Problem)
             refused.add(member.name)
             continue
         end = member.offset + _LOCAL.size + len(_encoded(member)) + member.compressed
-        if end > directory_at:
+        if end > directory_start:
             problem(ARCHIVE_BROKEN, "it reaches beyond the archive's data", member.name)
             refused.add(member.name)
     return [member for member in members if member.name not in refused] if refused else members
@@ -384,9 +386,9 @@ def _bad_header(header: bytes) -> str:
         claimed = _number(header[148:156])
     except ValueError:
         return "a damaged header"
-    plain = header[:148] + b" " * 8 + header[156:]
-    signed = sum(plain) - 256 * sum(byte > 127 for byte in plain) if claimed != sum(plain) else claimed
-    return "" if claimed in (signed, sum(plain)) else "a damaged header"
+    blanked = header[:148] + b" " * 8 + header[156:]
+    signed = sum(blanked) - 256 * sum(byte > 127 for byte in blanked) if claimed != sum(blanked) else claimed
+    return "" if claimed in (signed, sum(blanked)) else "a damaged header"
 
 
 def _number(field: bytes) -> int:
@@ -409,13 +411,13 @@ def _tar_name(header: bytes, pax: dict[str, str]) -> str:
 
 def _pax_fields(content: bytes) -> dict[str, str]:
     """Records `length key=value` of a pax header; damaged ones end it."""
-    fields, at = {}, 0
-    while match := re.compile(rb"(\d{1,7}) ([^=\n]+)=").match(content, at):
-        end = at + int(match[1])
+    fields, position = {}, 0
+    while match := re.compile(rb"(\d{1,7}) ([^=\n]+)=").match(content, position):
+        end = position + int(match[1])
         if end <= match.end() or end > len(content):
             break
         fields[_text(match[2])] = _text(content[match.end() : end - 1])
-        at = end
+        position = end
     return fields
 
 

@@ -11,7 +11,7 @@
     Hugging Face dataset                its rows, see `formats/huggingface.py`
     fewbit `Dataset`                    its samples
 
-`facts["batched"]` says whether an element is a model input with a batch axis; where nobody can know, it is not there.
+`facts["batched"]` says whether an element is a model input with a batch axis; it is missing if that is unknown.
 Elements are never cut: only their author knows which axis is the batch.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fewbit.data.spool import SPOOLED, Spool, is_tensor
-from fewbit.data.torch_loader import ROWS_AS_LISTS, ColumnRows, is_loader, loader_parts
+from fewbit.data.torch_loader import ROWS_AS_LISTS, DictRows, is_loader, loader_batches
 from fewbit.data.types import DataReport, Depth, IssueType, Location, SampleError, Severity, Source
 from fewbit.data.user_code import USER_CODE, call, user_code
 from fewbit.errors import DataError, UsageError, plural
@@ -46,9 +46,9 @@ ISSUES = (NO_SAMPLES, ELEMENT_DIFFERS, NOT_FINITE, SPOOLED, ROWS_AS_LISTS, USER_
 
 _MOST_NESTED = 8
 _INNER = ("_source", "_items", "_rows", "table", "_spool")
-"""Where sources of this package keep what they read from."""
+"""Attributes in which sources of this package store their inner source."""
 _IGNORED_OPTIONS = ("text_column", "label_column")
-"""What verbs use themselves, whatever the source."""
+"""Options that the verbs use, for every source."""
 
 
 def object_source(
@@ -98,8 +98,8 @@ def _open(
             raise _unknown(data)
         arguments = {key: value for key, value in options.items() if key not in ("task", "split", *_IGNORED_OPTIONS)}
         result = call(data, arguments, param="data")
-        rest = {key: value for key, value in options.items() if key not in arguments}
-        return _open(result, report, rest, depth, name or getattr(data, "__name__", None), nested + 1)
+        remaining = {key: value for key, value in options.items() if key not in arguments}
+        return _open(result, report, remaining, depth, name or getattr(data, "__name__", None), nested + 1)
     _refuse_options(data, options)
     if isinstance(data, Source):
         return data
@@ -116,11 +116,11 @@ def _open(
 
 
 def _elements(data: Any, report: DataReport, name: str) -> tuple[Any, dict[str, Any], bool]:
-    """Elements by position, what is known of them, and whether reading one runs code of the user."""
+    """Elements by position, their facts, and whether reading one runs code of the user."""
     if data is None:
         return (), {}, False
     if is_loader(data):
-        batches, facts = loader_parts(data, report)
+        batches, facts = loader_batches(data, report)
         return batches, facts, True
     if is_tensor(data) or isinstance(data, np.ndarray | np.generic) or _is_array(data):
         if not len(data.shape):
@@ -131,7 +131,7 @@ def _elements(data: Any, report: DataReport, name: str) -> tuple[Any, dict[str, 
         return data, {"batched": False}, False
     if isinstance(data, Mapping) or _is_frame(data):
         columns = data if isinstance(data, Mapping) else {str(key): data[key].to_numpy() for key in data.columns}
-        return ColumnRows(columns), {"batched": False, "columns": [str(key) for key in columns]}, False
+        return DictRows(columns), {"batched": False, "columns": [str(key) for key in columns]}, False
     if _are_columns(data):
         return TupleRows(data), {"batched": False}, False
     if isinstance(data, list | tuple):
@@ -252,7 +252,11 @@ def check_elements(source: Source, report: DataReport) -> None:
         if first is None:
             first = ranks
         elif ranks != first:
-            report.add(ELEMENT_DIFFERS, f"{_shown(ranks)}, the first has {_shown(first)}", source.location(index))
+            report.add(
+                ELEMENT_DIFFERS,
+                f"{_describe_ranks(ranks)}, the first has {_describe_ranks(first)}",
+                source.location(index),
+            )
         for path, array in arrays.items():
             if not _is_finite(array):
                 location = source.location(index)
@@ -280,7 +284,7 @@ def len_or_none(source: Source) -> int | None:
     inner: Any = source
     while inner is not None:
         if isinstance(inner, Spool):
-            return inner.known
+            return inner.known_length
         inner = next((vars(inner)[name] for name in _INNER if name in getattr(inner, "__dict__", ())), None)
     return len(source)
 
@@ -306,7 +310,7 @@ def _is_finite(array: Any) -> bool:
     return bool(values.dtype.kind != "f" or np.isfinite(values).all())
 
 
-def _shown(ranks: Mapping[str, int]) -> str:
+def _describe_ranks(ranks: Mapping[str, int]) -> str:
     return ", ".join(f"{path or 'an array'} of {plural(rank, 'axis')}" for path, rank in ranks.items()) or "no array"
 
 

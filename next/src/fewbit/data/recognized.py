@@ -11,7 +11,7 @@ from typing import Any
 from fewbit.data.types import Files, SampleError
 from fewbit.errors import plural
 
-_LOOKED_AT = 2000
+_MAX_NAMES = 2000
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def recognized(files: Files) -> dict[str, Any] | None:
     Returns:
         Arguments of a `DataError`, or `None` if it is nothing known.
     """
-    names = list(files.names()[:_LOOKED_AT])
+    names = list(files.names()[:_MAX_NAMES])
     counts: Counter[int] = Counter()
     first: dict[int, str] = {}
     for name in names:
@@ -105,10 +105,10 @@ def recognized(files: Files) -> dict[str, Any] | None:
                 break
     if not counts:
         for name in names[:4]:
-            by_content = _by_first_bytes(files, name)
-            if by_content is not None:
-                counts[by_content] += 1
-                first.setdefault(by_content, name)
+            matched = _match_magic(files, name)
+            if matched is not None:
+                counts[matched] += 1
+                first.setdefault(matched, name)
     if not counts or (max(counts.values()) * 2 < len(names) and len(names) > 8):
         return None
     number = max(counts, key=lambda kind: (counts[kind], -kind))
@@ -122,7 +122,7 @@ def recognized(files: Files) -> dict[str, Any] | None:
     }
 
 
-def _by_first_bytes(files: Files, name: str) -> int | None:
+def _match_magic(files: Files, name: str) -> int | None:
     try:
         head = files.read(name, 64)
     except SampleError:

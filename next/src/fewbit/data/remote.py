@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files behind URLs through fsspec: `s3://`, `gs://`, `hf://`, `https://` and whatever else fsspec knows.
+"""Files behind URLs through fsspec: `s3://`, `gs://`, `hf://`, `https://` and other schemes of fsspec.
 
-Files are read by ranges with a bounded read-ahead and a bounded cache; none is ever downloaded whole for random access.
+Files are read by ranges with a bounded read-ahead and a bounded cache; random access never downloads an entire file.
 Credentials and endpoints are fsspec's: environment variables such as `AWS_PROFILE`, `FSSPEC_S3_ENDPOINT_URL`.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 from fewbit.data.archives import expand_braces, folder_order, is_archive, listed_files, open_archive
+from fewbit.data.hub import is_database_url
 from fewbit.data.streams import RangeStream
 from fewbit.data.types import DataReport, Files, Issue, IssueType, Location, SampleError, Severity
 from fewbit.errors import DataError, MissingLibraryError, UsageError, nearest, require
@@ -35,9 +36,6 @@ REMOTE_UNREADABLE = IssueType(
 ISSUES = (REMOTE_UNREADABLE,)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_DATABASES = (
-    "sqlite", "postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle", "duckdb", "snowflake", "bigquery",
-)  # fmt: skip
 _LIBRARIES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp",
     "https": "aiohttp",
@@ -57,8 +55,7 @@ def is_url(data: str) -> bool:
     >>> is_url("s3://bucket/data"), is_url("postgresql://host/db"), is_url("C:/data"), is_url("htps://x")
     (True, False, False, True)
     """
-    match = _SCHEME.match(data)
-    return match is not None and match[1].lower().partition("+")[0] not in _DATABASES
+    return _SCHEME.match(data) is not None and not is_database_url(data)
 
 
 def open_url(url: str, report: DataReport) -> Files:
@@ -66,7 +63,7 @@ def open_url(url: str, report: DataReport) -> Files:
 
     Args:
         url: as the user wrote it.
-        report: takes what is wrong with single files.
+        report: takes issues of single files.
 
     Raises:
         MissingLibraryError: the library of this scheme is not installed.
@@ -178,8 +175,8 @@ class RemoteFiles:
             for number in blocks:
                 if (name, number) in self._blocks:
                     self._blocks.move_to_end((name, number))
-            whole = b"".join(blocks[number] for number in range(first, last + 1) if number in blocks)
-        return whole[start - first * BLOCK : start - first * BLOCK + count]
+            content = b"".join(blocks[number] for number in range(first, last + 1) if number in blocks)
+        return content[start - first * BLOCK : start - first * BLOCK + count]
 
     def _fetch_blocks(self, name: str, first: int, last: int) -> dict[int, bytes]:
         """One request; what follows is read too while a file is read in order, up to a limit that doubles."""
@@ -187,7 +184,7 @@ class RemoteFiles:
         ahead = min(max(2 * ahead, 1), READ_AHEAD // BLOCK) if first == expected else 0
         end = min(self.size(name), (last + 1 + ahead) * BLOCK)
         content = self._fetch(name, first * BLOCK, end)
-        blocks = {first + at // BLOCK: content[at : at + BLOCK] for at in range(0, len(content), BLOCK)}
+        blocks = {first + offset // BLOCK: content[offset : offset + BLOCK] for offset in range(0, len(content), BLOCK)}
         self._next[name] = (first + len(blocks), ahead)
         if len(self._next) > 1000:
             self._next.pop(next(iter(self._next)))
@@ -206,7 +203,7 @@ class RemoteFiles:
                 if len(content) == end - start:
                     return content
                 reason, permanent = f"{len(content):,} of {end - start:,} bytes", False
-            except Exception as error:  # each file system raises the errors of its own library
+            except Exception as error:  # each file system raises the errors of its library
                 reason, permanent = f"{type(error).__name__}: {error}", isinstance(error, _PERMANENT)
                 if "range requests" in reason:
                     reason = "the server does not support range requests; download the file"

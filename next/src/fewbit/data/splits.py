@@ -28,11 +28,10 @@ def split_of_folder(name: str) -> Split | None:
 def split_of_file(name: str) -> Split | None:
     """The split a file is named after, by whole words; `None` if it names none or several.
 
-    >>> split_of_file("train-00001-of-00003.jsonl"), split_of_file("latest.csv"), split_of_file("train_val.csv")
-    ('train', None, None)
+    >>> [split_of_file(name) for name in ("train-00001-of-00003.jsonl", "wiki.valid.txt", "latest.csv", "train_val.csv")]
+    ['train', 'val', None, None]
     """
-    stem = name.rpartition("/")[2].partition(".")[0].lower()
-    words = re.split(r"[^a-z]+", stem)
+    words = re.split(r"[^a-z]+", name.rpartition("/")[2].lower())
     if "notes" in words or "readme" in words:
         return None
     found = {_FILE_WORDS[word] for word in words if word in _FILE_WORDS}

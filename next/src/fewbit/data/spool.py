@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream that can be read again and at any position: what it yields is kept in a temporary file.
 
-The stream is read only as far as somebody asks; the file goes with the object. Nothing in it is pickled: containers are
+The stream is read only as far as needed; the file is deleted with the object. Nothing in it is pickled: containers are
 JSON, arrays raw bytes, integers text and floats hexadecimal, so a second pass is equal to the first, bit for bit.
 """
 
@@ -26,7 +26,7 @@ from fewbit.errors import DataError, ResourceError
 
 DEEPEST = 100
 LEAST_FREE = 1 << 30
-"""Bytes of the disk that are left to others: a stream without an end would fill it."""
+"""Bytes of the disk that stay free: an infinite stream would fill it."""
 _CHECK_EVERY = 64 << 20
 _END = object()
 
@@ -70,8 +70,8 @@ class Spool:
         return len(self._spans)
 
     @property
-    def known(self) -> int | None:
-        """The length, if the end has been seen."""
+    def known_length(self) -> int | None:
+        """The length, if the stream was read to its end."""
         return len(self._spans) if self._ended else None
 
     def has(self, index: int) -> bool:
@@ -290,8 +290,8 @@ def _raw(content: bytes, payload: list[bytes]) -> int:
 
 def _type(kind: Any, types: list[Any]) -> int:
     """The number of a class or dtype."""
-    for number, known in enumerate(types):
-        if type(known) is type(kind) and known == kind:
+    for number, candidate in enumerate(types):
+        if type(candidate) is type(kind) and candidate == kind:
             return number
     types.append(kind)
     return len(types) - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seekable streams over parts of files: stored and deflated archive members, and whatever reads by ranges."""
+"""Seekable streams over parts of files: stored and deflated archive members, and any source read by ranges."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ class RangeStream(io.RawIOBase):
 
     def readall(self) -> bytes:
         """Everything from the position on."""
-        parts = []
+        chunks = []
         while self._position < self._size:
-            part = self.content(self._position, min(self._size - self._position, _LARGEST))
-            parts.append(part)
-            self._position += len(part)
-        return b"".join(parts)
+            chunk = self.content(self._position, min(self._size - self._position, _LARGEST))
+            chunks.append(chunk)
+            self._position += len(chunk)
+        return b"".join(chunks)
 
 
 class StoredStream(RangeStream):
@@ -166,8 +166,8 @@ class InflateStream(StoredStream):
         checkpoint = (self._summed // self._interval + 1) * self._interval
         target = min(checkpoint, self._member.size, self._summed + _PIECE)
         if not self._pending:
-            rest = self._member.compressed - self._consumed
-            self._pending = self._handle.read_at(self._start + self._consumed, min(_CHUNK, rest))
+            remaining = self._member.compressed - self._consumed
+            self._pending = self._handle.read_at(self._start + self._consumed, min(_CHUNK, remaining))
             self._consumed += len(self._pending)
         ended = not self._pending
         try:
@@ -188,9 +188,9 @@ class InflateStream(StoredStream):
     def _longer(self) -> bool:
         if self._inflater.eof:
             return False
-        rest = min(self._member.compressed - self._consumed, _CHUNK)
-        more = self._pending + self._handle.read_at(self._start + self._consumed, rest)
+        remaining = min(self._member.compressed - self._consumed, _CHUNK)
+        unread = self._pending + self._handle.read_at(self._start + self._consumed, remaining)
         try:
-            return bool(self._inflater.copy().decompress(more, 1))
+            return bool(self._inflater.copy().decompress(unread, 1))
         except zlib.error:
             return True

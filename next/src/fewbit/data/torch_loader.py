@@ -3,7 +3,7 @@
 
 A loader over a map-style dataset is a list of index lists (its batch sampler), a dataset and a `collate_fn`; drawing
 the index lists once gives random access to batches, the same order in every pass, and needs no workers. Loaders over
-streams, and those that iterate in a way of their own, are read in order and spooled.
+streams, and those with a custom `__iter__`, are read in order and spooled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ ROWS_AS_LISTS = IssueType(
     "rows-as-lists", Severity.NOTE, "collate_fn that cannot take tensors",
     "nothing to do; its rows were given as lists of numbers",
 )  # fmt: skip
-COLUMNS_UNEVEN = "columns-uneven"
 
 
 def is_loader(data: Any) -> bool:
@@ -30,8 +29,8 @@ def is_loader(data: Any) -> bool:
     return torch is not None and isinstance(data, torch.utils.data.DataLoader)
 
 
-def loader_parts(loader: Any, report: DataReport) -> tuple[LoaderBatches | Spool, dict[str, Any]]:
-    """The batches of a loader by position, and what is known of them.
+def loader_batches(loader: Any, report: DataReport) -> tuple[LoaderBatches | Spool, dict[str, Any]]:
+    """The batches of a loader by position, and their facts.
 
     Args:
         loader: a `DataLoader` of any batch size, `None` included.
@@ -45,8 +44,8 @@ def loader_parts(loader: Any, report: DataReport) -> tuple[LoaderBatches | Spool
         facts["batched"] = True
         if loader.batch_size is not None:
             facts["batch_size"] = loader.batch_size
-    own_way = type(loader).__iter__ is not data.DataLoader.__iter__
-    if own_way or isinstance(loader.dataset, data.IterableDataset) or not _sized(loader):
+    custom_iteration = type(loader).__iter__ is not data.DataLoader.__iter__
+    if custom_iteration or isinstance(loader.dataset, data.IterableDataset) or not _sized(loader):
         return Spool(_Steps(loader), type(loader).__name__, report), facts
     batches = LoaderBatches(loader)
     facts["samples"] = sum(map(len, batches.indices)) if loader.batch_sampler is not None else len(batches)
@@ -57,38 +56,38 @@ class LoaderBatches(Sequence[Any]):
     """The batches of a loader over a map-style dataset.
 
     Args:
-        loader: its sampler is read once; neither its own random generator nor the global ones move.
+        loader: its sampler is read once; neither its random generator nor the global ones move.
     """
 
     def __init__(self, loader: Any):
         self.dataset, self._collate = loader.dataset, loader.collate_fn
         self._together = loader.batch_sampler is not None
         sampler = loader.batch_sampler if self._together else loader.sampler
-        own = _generators(loader)
-        states = [generator.get_state() for generator in own]
+        generators = _generators(loader)
+        states = [generator.get_state() for generator in generators]
         try:
             with user_code(type(sampler).__name__):
                 self.indices: list[Any] = list(sampler)
         finally:
-            for generator, state in zip(own, states):
+            for generator, state in zip(generators, states):
                 generator.set_state(state)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: Any) -> Any:
-        chosen = self.indices[index]
+        positions = self.indices[index]
         if not self._together:
-            return self._collate(self.dataset[chosen])
+            return self._collate(self.dataset[positions])
         if callable(fetch := getattr(self.dataset, "__getitems__", None)):
-            return self._collate(fetch(chosen))
-        return self._collate([self.dataset[position] for position in chosen])
+            return self._collate(fetch(positions))
+        return self._collate([self.dataset[position] for position in positions])
 
 
-class ColumnRows(Sequence[Any]):
+class DictRows(Sequence[Any]):
     """The rows of columns of one length: `rows[i]` is `{name: column[i]}`.
 
-    >>> rows = ColumnRows({"x": [1, 2], "y": ["a", "b"]})
+    >>> rows = DictRows({"x": [1, 2], "y": ["a", "b"]})
     >>> len(rows), rows[1]
     (2, {'x': 2, 'y': 'b'})
     """
@@ -96,11 +95,11 @@ class ColumnRows(Sequence[Any]):
     def __init__(self, columns: Mapping[Any, Any]):
         lengths = {name: _length(column) for name, column in columns.items()}
         if None in lengths.values() or len(set(lengths.values())) > 1 or not lengths:
-            shown = ", ".join(
+            description = ", ".join(
                 f"{name}: {'no length' if length is None else length}" for name, length in lengths.items()
             )
             raise DataError(
-                f"the columns have no common length: {shown or 'there is no column'}", code=COLUMNS_UNEVEN,
+                f"the columns have no common length: {description or 'there is no column'}", code="columns-uneven",
                 where=f"dict of {plural(len(lengths), 'column')}", expected="one entry per sample in every column",
                 hint="wrap the dict in a list, [inputs], if it is one input of the model",
             )  # fmt: skip
@@ -127,7 +126,7 @@ class _RowCollate:
             try:
                 batch = self._function([_as_lists(row) for row in rows] if isinstance(rows, list) else _as_lists(rows))
             except Exception:
-                raise error from None  # what the user wrote it for
+                raise error from None  # the error of the rows it was written for
             if not self._noted:
                 self._noted = True
                 self._report.add(ROWS_AS_LISTS, str(error)[:200], Location("collate_fn"), samples=0)
@@ -135,7 +134,7 @@ class _RowCollate:
 
 
 class _Steps:
-    """One pass over a loader, step by step; its own generators move only inside a step."""
+    """One pass over a loader, step by step; its generators move only inside a step."""
 
     def __init__(self, loader: Any):
         self._loader = loader
@@ -168,7 +167,7 @@ def _over_rows(loader: Any, report: DataReport) -> Any:
     """
     data = sys.modules["torch"].utils.data
     return data.DataLoader(
-        ColumnRows(loader.dataset),
+        DictRows(loader.dataset),
         batch_size=loader.batch_size,
         shuffle=isinstance(loader.sampler, data.RandomSampler),
         collate_fn=_RowCollate(loader.collate_fn, report),
@@ -189,8 +188,8 @@ def _generators(loader: Any) -> list[Any]:
     """The random generators that belong to the loader, each once."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    own = (getattr(owner, "generator", None) for owner in owners)
-    return list({id(generator): generator for generator in own if hasattr(generator, "set_state")}.values())
+    candidates = (getattr(owner, "generator", None) for owner in owners)
+    return list({id(generator): generator for generator in candidates if hasattr(generator, "set_state")}.values())
 
 
 def _length(column: Any) -> int | None:

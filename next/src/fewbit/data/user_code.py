@@ -56,7 +56,7 @@ def load_function(reference: str, *, param: str) -> Any:
 
 
 def load_object(reference: str, *, param: str) -> Any:
-    """The same, functions as they are."""
+    """The object that `FILE.py:NAME` names; functions are not wrapped."""
     parsed = parse_reference(reference)
     if parsed is None:
         raise UsageError(
@@ -65,15 +65,15 @@ def load_object(reference: str, *, param: str) -> Any:
         )  # fmt: skip
     file, name = parsed
     value: Any = _load(file, reference, param)
-    for part in name.split("."):
-        known = [key for key in vars(value) if not key.startswith("_")] if hasattr(value, "__dict__") else []
-        if not hasattr(value, part):
+    for attribute in name.split("."):
+        names = [key for key in vars(value) if not key.startswith("_")] if hasattr(value, "__dict__") else []
+        if not hasattr(value, attribute):
             raise UsageError(
                 f"{file.name} defines no {name!r}", code="function-missing", param=param, where=reference,
-                expected=", ".join(nearest(part, known) or known[:8]) or "a file that defines something",
+                expected=", ".join(nearest(attribute, names) or names[:8]) or "a file that defines something",
                 hint="check the spelling",
             )  # fmt: skip
-        value = getattr(value, part)
+        value = getattr(value, attribute)
     return value
 
 
@@ -112,52 +112,52 @@ class UserCodeError(SampleError):
     """Code of the user that failed, with the innermost line of it that took part.
 
     Args:
-        what: the function or object that failed.
+        name: the function or object that failed.
         error: what it raised.
         function: where to point if not even its first line was reached.
         index: number of the sample that was read.
     """
 
-    def __init__(self, what: str, error: BaseException, function: Any = None, index: int | None = None):
+    def __init__(self, name: str, error: BaseException, function: Any = None, index: int | None = None):
         file, line, inside = _user_line(error, function)
-        message = f"{what} raised {type(error).__name__}: {str(error)[:300]}"
+        message = f"{name} raised {type(error).__name__}: {str(error)[:300]}"
         super().__init__(Issue(USER_CODE, message, Location(file, line=line, index=index)))
-        place = f"{file}:{line}" if line else file
+        position = f"{file}:{line}" if line else file
         sample = f"sample {index}" if index is not None else ""
-        self.where = ", ".join(filter(None, (place, inside, sample)))
+        self.where = ", ".join(filter(None, (position, inside, sample)))
         self.source = _source_lines(file, line)
 
     def text(self, interface: Interface) -> str:
-        """The whole message, followed by the lines of source around."""
+        """The complete message, followed by the source lines around the error."""
         return "\n".join([super().text(interface), *(f"    {escape(line)}" for line in self.source)])
 
     def to_dict(self, interface: Interface = "cli") -> dict[str, Any]:
-        """Plain data for `--json`."""
+        """JSON data for `--json`."""
         return {**super().to_dict(interface), "source": [escape(line) for line in self.source]}
 
 
 @contextmanager
-def user_code(what: str, function: Any = None, index: int | None = None) -> Iterator[None]:
+def user_code(name: str, function: Any = None, index: int | None = None) -> Iterator[None]:
     """Run code of the user: it draws from private random generators, and what it raises names its line.
 
     Args:
-        what: how to call it in an error.
+        name: how to call it in an error.
         function: where to point if not even its first line was reached.
         index: number of the sample; also the seed, so that every pass draws the same.
     """
-    with translated(what, function, index), isolated(index or 0):
+    with translated(name, function, index), isolated(index or 0):
         yield
 
 
 @contextmanager
-def translated(what: str, function: Any = None, index: int | None = None) -> Iterator[None]:
-    """The same with the caller's random generators."""
+def translated(name: str, function: Any = None, index: int | None = None) -> Iterator[None]:
+    """Turn exceptions into a `UserCodeError`; the caller's random generators stay in use."""
     try:
         yield
     except (FewbitError, StopIteration):
         raise
     except Exception as error:
-        raise UserCodeError(what, error, function, index) from error
+        raise UserCodeError(name, error, function, index) from error
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any], *positional: Any, param: str) -> Any:
@@ -177,18 +177,22 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], *positional
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
         return function(*positional, **arguments)
-    by_place = [
+    positional_parameters = [
         parameter
         for parameter in signature.parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.name not in arguments
     ]
     variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
-    positional = positional if variadic else positional[: len(by_place)]
+    positional = positional if variadic else positional[: len(positional_parameters)]
     try:
         signature.bind(*positional, **arguments)
     except TypeError as error:
-        missing = [parameter.name for parameter in by_place[len(positional) :] if parameter.default is parameter.empty]
+        missing = [
+            parameter.name
+            for parameter in positional_parameters[len(positional) :]
+            if parameter.default is parameter.empty
+        ]
         hint = f"{{data_option={missing[0]}=VALUE}}" if missing else f"it takes {signature}"
         if missing and not positional:
             hint += f"; or read a path with it: {{data_format=FILE.py:{name}}}"
@@ -201,7 +205,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], *positional
 
 
 def _load(file: Path, reference: str, param: str) -> ModuleType:
-    """The file as a module of its own name; loaded once until it changes."""
+    """The file as a module with a unique name; loaded once until it changes."""
     try:
         status = file.stat()
         if not file.is_file():
@@ -241,14 +245,14 @@ def _load(file: Path, reference: str, param: str) -> ModuleType:
 def _user_line(error: BaseException, function: Any) -> tuple[str, int | None, str]:
     """File, line and function of the innermost frame that is neither fewbit's nor a library's."""
     if isinstance(error, SyntaxError) and error.filename and not _is_library(error.filename):
-        return _shown(error.filename), error.lineno, ""
+        return _relative_path(error.filename), error.lineno, ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     if frames:
         inside = "" if frames[-1].name == "<module>" else f"in {frames[-1].name}"
-        return _shown(frames[-1].filename), frames[-1].lineno, inside
+        return _relative_path(frames[-1].filename), frames[-1].lineno, inside
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is not None and not _is_library(code.co_filename):
-        return _shown(code.co_filename), code.co_firstlineno, "when it was called"
+        return _relative_path(code.co_filename), code.co_firstlineno, "when it was called"
     return "", None, ""
 
 
@@ -263,7 +267,7 @@ def _is_library(filename: str) -> bool:
     return path.startswith((_PACKAGE, *_STDLIB))
 
 
-def _shown(filename: str) -> str:
+def _relative_path(filename: str) -> str:
     """A path relative to the current folder, if it is below."""
     try:
         return str(Path(filename).relative_to(Path.cwd()))

@@ -64,9 +64,9 @@ def write_yolo(images: np.ndarray, labels: np.ndarray, folder: Path) -> None:
         canvas, rows = np.zeros((80, 80), np.uint8), []
         for corner in random.permutation(4)[: 2 + scene % 2]:
             digit = int(random.integers(len(images)))
-            left, top = corner % 2 * 40 + int(random.integers(9)), corner // 2 * 40 + int(random.integers(9))
-            canvas[top : top + 32, left : left + 32] = _enlarged(images[digit])
-            rows.append(f"{labels[digit]} {(left + 16) / 80} {(top + 16) / 80} 0.4 0.4")
+            x, y = corner % 2 * 40 + int(random.integers(9)), corner // 2 * 40 + int(random.integers(9))
+            canvas[y : y + 32, x : x + 32] = _enlarged(images[digit])
+            rows.append(f"{labels[digit]} {(x + 16) / 80} {(y + 16) / 80} 0.4 0.4")
         split = "train" if scene < 15 else "val"
         for kind in ("images", "labels"):
             (folder / kind / split).mkdir(parents=True, exist_ok=True)

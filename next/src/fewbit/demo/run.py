@@ -31,7 +31,7 @@ _PRESET = "w8a16"
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoStep:
     """One line of the demo: what, the command if there is one, what came out, and whether that was expected."""
 
     title: str
@@ -40,7 +40,7 @@ class Row:
     expected: bool = True
 
 
-def run_demo(folder: Path) -> Iterator[Row]:
+def run_demo(folder: Path) -> Iterator[DemoStep]:
     """Write the demo and try it; an earlier demo is replaced.
 
     Raises:
@@ -50,11 +50,11 @@ def run_demo(folder: Path) -> Iterator[Row]:
     left_out, accuracy = write_demo(folder)
     for name, title in _TITLES.items():
         if name in left_out:
-            yield Row(title, "", f"left out: {left_out[name].what}; {left_out[name].hint}")
+            yield DemoStep(title, "", f"left out: {left_out[name].what}; {left_out[name].hint}")
         elif not name.startswith("model"):
             yield _check(folder / name, title, ok=name != "damaged")
     if "model.onnx" not in left_out:
-        yield Row("ONNX model", "", f"right on {accuracy:.1%} of held-out digits")
+        yield DemoStep("ONNX model", "", f"right on {accuracy:.1%} of held-out digits")
         yield _quantize(folder / "model.onnx", folder / "npz")
 
 
@@ -103,19 +103,19 @@ def _check_earlier(folder: Path) -> None:
         )  # fmt: skip
 
 
-def _check(path: Path, title: str, *, ok: bool) -> Row:
+def _check(path: Path, title: str, *, ok: bool) -> DemoStep:
     command = f"fewbit check {path}"
     try:
         report = check_dataset(str(path), progress=False)
     except MissingLibraryError as error:
-        return Row(title, "", f"left out: {error.what}; {error.hint}")
-    return Row(title, command, verdict_line(report), report.ok == ok)
+        return DemoStep(title, "", f"left out: {error.what}; {error.hint}")
+    return DemoStep(title, command, verdict_line(report), report.ok == ok)
 
 
-def _quantize(model: Path, data: Path) -> Row:
+def _quantize(model: Path, data: Path) -> DemoStep:
     command = f"fewbit quantize {model} --data {data} --preset {_PRESET}"
     with tempfile.TemporaryDirectory() as work:
         _, record = quantize(
             str(model), str(data), preset=_PRESET, output=Path(work) / "small.onnx", progress=False, return_record=True
         )
-    return Row("quantization", command, f"{LABELS[record.verdict]}  {record.summary}", record.verdict == "ok")
+    return DemoStep("quantization", command, f"{LABELS[record.verdict]}  {record.summary}", record.verdict == "ok")

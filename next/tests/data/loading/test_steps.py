@@ -138,16 +138,16 @@ def named(name, count):
     st.lists(st.tuples(st.integers(1, 20), st.floats(0.1, 10)), min_size=1, max_size=4),
     st.sampled_from(["first", "all"]), st.integers(0, 5),
 )  # fmt: skip
-def test_datasets_give_their_samples_in_order_until_the_stop(parts, stop, seed):
-    lengths, weights = np.array([n for n, _ in parts]), np.array([w for _, w in parts])
-    part, position = interleave(lengths, weights, stop, seed)
+def test_datasets_give_their_samples_in_order_until_the_stop(datasets, stop, seed):
+    lengths, weights = np.array([n for n, _ in datasets]), np.array([w for _, w in datasets])
+    dataset, position = interleave(lengths, weights, stop, seed)
     through = []
     for number, length in enumerate(lengths):
-        own = position[part == number]
-        assert own.tolist() == [index % length for index in range(len(own))]
-        through.append(len(own) >= length)
+        positions = position[dataset == number]
+        assert positions.tolist() == [index % length for index in range(len(positions))]
+        through.append(len(positions) >= length)
     assert any(through) if stop == "first" else all(through)
-    assert (part[:-1] == part[-1]).sum() < lengths[part[-1]]  # the last sample is the one that ended it
+    assert (dataset[:-1] == dataset[-1]).sum() < lengths[dataset[-1]]  # the last sample is the one that ended it
 
 
 def test_weights_are_how_often_a_dataset_is_drawn():
@@ -178,6 +178,16 @@ def test_mixing_goes_through_the_steps_before_it_and_validation_is_everything_on
     assert {chr(sample["input_ids"][0]) for sample in samples} == {"a", "b"}
     held_out, _ = run(rows, ["mixing"], "validation", mixing_with=[named("b", 8)], validation_ratio=0.25)
     assert len(held_out) == 4 and [sample["text"][0] for sample in held_out] == ["a", "a", "b", "b"]
+
+
+def test_lengths_of_mixed_datasets_are_those_of_their_samples():
+    config = generate_dataset_config(
+        [{"text": "a" * n} for n in range(1, 9)],
+        ["tokenization", "mixing"],
+        {"tokenizer": "bytes", "mixing_with": [[{"text": "b" * n} for n in (20, 30, 40)]]},
+    )
+    view = prepare(config).view
+    assert view.lengths().tolist() == [len(view.get(index)["input_ids"]) for index in range(len(view))]
 
 
 # steps of the user

@@ -199,7 +199,7 @@ def test_a_pair_of_texts_and_a_tokenizer_that_does_not_tell_them_apart():
         ({"messages": [{"role": "user", "content": "hi"}]}, "says nothing"),
         ({"id": 3}, "no field is text"),
         ({"question": "q", "context": "c", "answers": {"text": [], "answer_start": []}}, "no answer"),
-        ({"question": "q", "context": "c", "answers": {"text": ["d"], "answer_start": [0]}}, "does not stand"),
+        ({"question": "q", "context": "c", "answers": {"text": ["d"], "answer_start": [0]}}, "is not in the context"),
         ({"input_ids": [[1, 2]]}, "shape"),
         ({"input_ids": [1, 2], "labels": [1]}, "1 entries for 2 tokens"),
     ],

@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from fewbit.backends._companions import Companions, find_companions, from_metadata
 from fewbit.backends._headers import describe_content, read_model_file, unreadable, with_batch_axes
+from fewbit.backends._sidecar import SidecarFiles, from_metadata, read_sidecar_files
 from fewbit.errors import ModelError, require
 from fewbit.model_info import Dim, ModelInfo, TensorInfo
 
@@ -47,7 +47,7 @@ def inspect_onnx(source: Any) -> ModelInfo:
     constants = _constants(onnx, proto.graph, name)
     external = {} if path is None else _external_files(proto.graph, path, name)
     size = (proto.ByteSize() if size is None else size) + sum(filter(None, external.values()))
-    companions = Companions() if path is None else find_companions(path)
+    sidecar = SidecarFiles() if path is None else read_sidecar_files(path)
     settings, labels, task = from_metadata({entry.key: entry.value for entry in proto.metadata_props})
     return ModelInfo(
         source=name,
@@ -56,11 +56,11 @@ def inspect_onnx(source: Any) -> ModelInfo:
         size=size,
         inputs=with_batch_axes([_tensor(onnx, value) for value in proto.graph.input if value.name not in constants]),
         outputs=tuple(_tensor(onnx, value) for value in proto.graph.output),
-        labels=companions.labels or labels,
+        labels=sidecar.labels or labels,
         task=task,
-        preprocessing=companions.preprocessing or settings,
-        preprocessing_source=companions.preprocessing_source or ("model metadata" if settings else None),
-        tokenizer=companions.tokenizer,
+        preprocessing=sidecar.preprocessing or settings,
+        preprocessing_source=sidecar.preprocessing_source or ("model metadata" if settings else None),
+        tokenizer=sidecar.tokenizer,
         quantized=next((_QUANTIZED[node.op_type] for node in proto.graph.node if node.op_type in _QUANTIZED), None),
         vocabulary=_vocabulary(proto.graph, constants),
         facts=_facts(proto, external),
@@ -143,14 +143,20 @@ def _external_files(graph: Any, path: Path, name: str) -> dict[str, int | None]:
     sizes: dict[str, int | None] = {}
     for tensor, location in _external_locations(graph):
         if location not in sizes:
-            parts = location.replace("\\", "/").split("/")
-            if not location or location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in location:
+            segments = location.replace("\\", "/").split("/")
+            if (
+                not location
+                or location.startswith(("/", "\\"))
+                or ".." in segments
+                or ":" in segments[0]
+                or "\0" in location
+            ):
                 raise ModelError(
                     f"the constant {tensor.name!r} has its data outside of the model's folder: {location!r}",
                     code="external-data-outside", where=name, expected="a file in the model's folder",
                     hint="save it again: onnx.save(model, path, save_as_external_data=True)",
                 )  # fmt: skip
-            sizes[location] = _regular_size(path.parent, parts)
+            sizes[location] = _regular_size(path.parent, segments)
     return sizes
 
 
@@ -160,12 +166,12 @@ def _external_locations(graph: Any) -> Iterator[tuple[Any, str]]:
             yield tensor, next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
-def _regular_size(folder: Path, parts: list[str]) -> int | None:
+def _regular_size(folder: Path, segments: list[str]) -> int | None:
     """Bytes of a file that is reached without any link."""
     status = None
     try:
-        for part in parts:
-            folder = folder / part
+        for segment in segments:
+            folder = folder / segment
             status = os.lstat(folder)
             if stat.S_ISLNK(status.st_mode):
                 return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fewbit.backends._base import Edit, EncodeWeight, Graph, Inputs, Kernel, Layer, Reduction, Run, Session
+from fewbit.backends._base import Edit, EncodeWeight, Graph, Inputs, Kernel, Layer, Reduction, RunResult, Session
 from fewbit.errors import ModelError, UsageError, require
 
 _WEIGHT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
@@ -17,7 +17,7 @@ _WEIGHT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
 
 
 class OnnxModel:
-    """A `ModelProto` of its own; the one it was made from stays as it is."""
+    """A copy of a `ModelProto`; the original is not changed."""
 
     def __init__(self, proto: Any):
         self._onnx = require("onnx", extra="onnx", purpose="ONNX models")
@@ -112,9 +112,9 @@ class OnnxSession:
             ) from error  # fmt: skip
         self._outputs = [value.name for value in self._session.get_outputs()]
 
-    def run(self, inputs: Inputs) -> Run:
+    def run(self, inputs: Inputs) -> RunResult:
         """One batch."""
-        return Run(dict(zip(self._outputs, self._session.run(None, dict(inputs)))))
+        return RunResult(dict(zip(self._outputs, self._session.run(None, dict(inputs)))))
 
     def kernels(self) -> tuple[Kernel, ...] | None:
         """Not read yet: issue 4 reads the optimized graph."""

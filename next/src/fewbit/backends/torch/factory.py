@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fewbit.backends._companions import find_companions
+from fewbit.backends._sidecar import read_sidecar_files
 from fewbit.data.inputs.modules import is_module, module_info
 from fewbit.data.user_code import call, load_function
 from fewbit.errors import ModelError, require
@@ -18,14 +18,14 @@ def inspect_factory(reference: str) -> ModelInfo:
     """Build the module and read what it takes."""
     require("torch", extra="torch", purpose="PyTorch models")
     info = module_info(build(reference))
-    companions = find_companions(Path(reference.rpartition(":")[0]))
+    sidecar = read_sidecar_files(Path(reference.rpartition(":")[0]))
     return replace(
         info,
         source=reference,
-        labels=companions.labels or info.labels,
-        preprocessing=companions.preprocessing,
-        preprocessing_source=companions.preprocessing_source,
-        tokenizer=companions.tokenizer,
+        labels=sidecar.labels or info.labels,
+        preprocessing=sidecar.preprocessing,
+        preprocessing_source=sidecar.preprocessing_source,
+        tokenizer=sidecar.tokenizer,
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
-from fewbit.backends._companions import as_labels, find_companions, read_json
 from fewbit.backends._headers import describe_content, open_model_file, unreadable
+from fewbit.backends._sidecar import as_labels, read_json, read_sidecar_files
 from fewbit.errors import ModelError
 from fewbit.model_info import ModelInfo, TensorInfo
 
@@ -56,7 +56,7 @@ def inspect_folder(path: Path) -> ModelInfo:
     config = _read_config(path)
     architecture = _architecture(config)
     text_config = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-    companions = find_companions(path)
+    sidecar = read_sidecar_files(path)
     vocabulary = config.get("vocab_size", (text_config or {}).get("vocab_size"))
     size, facts = _read_weights(path)
     return ModelInfo(
@@ -65,11 +65,11 @@ def inspect_folder(path: Path) -> ModelInfo:
         backend="torch",
         size=size,
         inputs=_inputs(config, architecture),
-        labels=companions.labels or as_labels(config.get("id2label")),
+        labels=sidecar.labels or as_labels(config.get("id2label")),
         task=next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), None),
-        preprocessing=companions.preprocessing,
-        preprocessing_source=companions.preprocessing_source,
-        tokenizer=companions.tokenizer,
+        preprocessing=sidecar.preprocessing,
+        preprocessing_source=sidecar.preprocessing_source,
+        tokenizer=sidecar.tokenizer,
         quantized=_quantized(config),
         vocabulary=vocabulary if isinstance(vocabulary, int) and not isinstance(vocabulary, bool) else None,
         facts=facts | _config_facts(config, text_config or {}),
@@ -83,9 +83,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     config = read_json(file)
     if not config:
         with open_model_file(file, _KIND) as stream:
-            other = describe_content(stream.read(64))
+            content_type = describe_content(stream.read(64))
         raise unreadable(
-            file, _KIND, f"config.json is {other or 'no JSON object'}", hint="model.save_pretrained(folder)"
+            file, _KIND, f"config.json is {content_type or 'no JSON object'}", hint="model.save_pretrained(folder)"
         )
     return config
 

@@ -2,7 +2,7 @@
 """Which inputs have the batch as their first axis, learned from calls.
 
 The batch size is what most inputs of two or more axes have in common. An axis of 1 next to a larger batch is broadcast.
-Any other size is no batch: the input is copied whole into every sample. A role once learned holds, so that a batch that
+Any other size is no batch: the input is copied into every sample. A role once learned holds, so that a batch that
 happens to be as long as a sequence changes nothing.
 """
 
@@ -26,7 +26,7 @@ class BatchAxis:
 
     def __init__(self) -> None:
         self._batched: set[str] = set()
-        self._whole: set[str] = set()
+        self._shared: set[str] = set()
 
     def split(self, arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
         """The samples of one call, without batch axis.
@@ -34,7 +34,7 @@ class BatchAxis:
         Raises:
             DataError: inputs that were batched before disagree about the batch size.
         """
-        sizes = {name: len(array) for name, array in arrays.items() if array.ndim and name not in self._whole}
+        sizes = {name: len(array) for name, array in arrays.items() if array.ndim and name not in self._shared}
         batch = self._batch_size(arrays, sizes)
         for name, size in sizes.items():
             if size == batch and batch > 1:
@@ -42,19 +42,19 @@ class BatchAxis:
             elif size not in (1, batch):
                 if name in self._batched:
                     raise _mismatch(sizes)
-                self._whole.add(name)
+                self._shared.add(name)
         return [
             {
-                name: array if name in self._whole or not array.ndim else array[index if len(array) > 1 else 0]
+                name: array if name in self._shared or not array.ndim else array[index if len(array) > 1 else 0]
                 for name, array in arrays.items()
             }
             for index in range(batch)
         ]
 
     def _batch_size(self, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> int:
-        known = {size for name, size in sizes.items() if name in self._batched}
-        if known:
-            larger = known - {1}
+        batched_sizes = {size for name, size in sizes.items() if name in self._batched}
+        if batched_sizes:
+            larger = batched_sizes - {1}
             if len(larger) > 1:
                 raise _mismatch(sizes)
             return larger.pop() if larger else 1

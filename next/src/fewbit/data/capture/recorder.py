@@ -125,15 +125,16 @@ def match_names(inputs: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     >>> match_names(["x", "mask"], ["pixels", "mask"]), match_names(["x", "labels"], ["x"])
     ({'mask': 'mask', 'x': 'pixels'}, {'x': 'x'})
     """
-    rest = [name for name in inputs if name not in names]
+    unmatched = [name for name in inputs if name not in names]
     free = [name for name in names if name not in inputs]
-    if rest and free and len(rest) != len(free):
+    if unmatched and free and len(unmatched) != len(free):
         raise UsageError(
-            f"{plural(len(free), 'name')} ({', '.join(free)}) for {plural(len(rest), 'input')} ({', '.join(rest)})",
+            f"{plural(len(free), 'name')} ({', '.join(free)}) for"
+            f" {plural(len(unmatched), 'input')} ({', '.join(unmatched)})",
             code="names-count", param="names", expected=f"names for {', '.join(inputs)}",
             hint=f"{{names={','.join(inputs)}}}",
         )  # fmt: skip
-    return {name: name for name in inputs if name in names} | dict(zip(rest, free))
+    return {name: name for name in inputs if name in names} | dict(zip(unmatched, free))
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def sample_folder(path: Path, *, limit: int | None = None, overwrite: bool = Fal
     check_sample_folder(path, overwrite=overwrite)
     with ExitStack() as stack:
         if path.is_dir():
-            stack.enter_context(_set_aside(path))
+            stack.enter_context(_moved_away(path))
         output = stack.enter_context(open_output(path, is_file=False))
         for leftover in output.work.glob("*.npz"):  # of a run that was killed
             leftover.unlink()
@@ -117,14 +117,14 @@ def _own_files(path: Path) -> set[str]:
 
 
 @contextmanager
-def _set_aside(path: Path) -> Iterator[None]:
+def _moved_away(path: Path) -> Iterator[None]:
     """Move an earlier recording out of the way, and back if the new one fails."""
-    aside = path.with_name(f".{path.name}.earlier")
-    shutil.rmtree(aside, ignore_errors=True)
-    os.replace(path, aside)
+    backup = path.with_name(f".{path.name}.earlier")
+    shutil.rmtree(backup, ignore_errors=True)
+    os.replace(path, backup)
     try:
         yield
     except BaseException:
-        os.replace(aside, path)
+        os.replace(backup, path)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ArrowTable`: rows of Parquet, Arrow and Feather files by position, a row group or record batch at a time.
 
-At most two groups are held, and none larger than 256 MB: a larger one is streamed each time. Damage stays local: a
-group that cannot be decoded costs its own rows. What comes from Arrow files is validated before it is looked at:
-their buffers are used where they lie.
+At most two groups are cached, and none larger than 256 MB: a larger one is streamed each time. Damage stays local: a
+group that cannot be decoded loses its own rows. Record batches of Arrow files are validated before use: their buffers
+are memory-mapped.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fewbit.errors import plural, require
 
 Kind = Literal["parquet", "arrow"]
 BATCH = 1024
-MOST_HELD = 256 << 20
+CACHED_GROUP_BYTES = 256 << 20
 """Bytes of a row group; a larger one is decoded again each time, a batch at a time."""
 ROWS_PER_BYTE, LEAST_BOMB = 1000, 1 << 24
 """Rows a file may claim: constant columns take next to nothing, but an index of the rows takes memory."""
-GROUPS_HELD, FILES_OPEN = 2, 8
+CACHED_GROUPS, OPEN_FILES = 2, 8
 _EPHEMERAL = ("_lock", "_groups", "_open", "_process")
 
 BAD_PARQUET = IssueType(
@@ -78,14 +78,14 @@ class ArrowTable:
         self.embedded: tuple[str, ...] = ()
         self._row_files: list[RowFile] = []
         self.schemas: list[Any] = []
-        self._table_of: list[_Group] = []
-        self._kept: np.ndarray | None = None
+        self._groups_in_order: list[_Group] = []
+        self._readable_rows: np.ndarray | None = None
         self._reset()
         for row_file in row_files:
             self._add_file(row_file, report)
-        self._starts: list[int] = [0, *np.cumsum([group.rows for group in self._table_of]).tolist()]
+        self._starts: list[int] = [0, *np.cumsum([group.rows for group in self._groups_in_order]).tolist()]
         self._file_starts: dict[int, int] = {}
-        for group, start in zip(self._table_of, self._starts):
+        for group, start in zip(self._groups_in_order, self._starts):
             self._file_starts.setdefault(group.file, start)
         self.columns: Sequence[str] = union(schema.names for schema in self.schemas)
 
@@ -117,39 +117,39 @@ class ArrowTable:
             report.add(DUPLICATE_COLUMN, f"column {name!r}", location)
         if not sum(handle.rows):
             report.add(EMPTY_FILE, "no row in it", location)
-        self._table_of += [_Group(number, group, rows) for group, rows in enumerate(handle.rows)]
+        self._groups_in_order += [_Group(number, group, rows) for group, rows in enumerate(handle.rows)]
         self._open[number] = handle
-        self._trim(self._open, FILES_OPEN)
+        self._trim(self._open, OPEN_FILES)
 
     def check(self, report: DataReport) -> None:
         """Decode everything; rows that cannot be decoded are reported and lose their position."""
-        kept = np.ones(self._starts[-1], bool)
-        for position, group in enumerate(self._table_of):
+        readable = np.ones(self._starts[-1], bool)
+        for position, group in enumerate(self._groups_in_order):
             start = first = self._starts[position]
             name = self._row_files[group.file].name
             try:
                 for batch in self._stream(position):
                     for row in _undecodable(batch):
-                        at = Location(name, row=start - self._file_starts[group.file] + row)
-                        report.add(BAD_ENCODING, "text that is not UTF-8", at)
-                        kept[start + row] = False
+                        location = Location(name, row=start - self._file_starts[group.file] + row)
+                        report.add(BAD_ENCODING, "text that is not UTF-8", location)
+                        readable[start + row] = False
                     start += batch.num_rows
             except SampleError as error:
                 lost = first + group.rows - start
                 report.add(error.issue.type, error.issue.message, error.issue.location, samples=lost)
-                kept[start : first + group.rows] = False
-        self._kept = None if kept.all() else np.flatnonzero(kept)
+                readable[start : first + group.rows] = False
+        self._readable_rows = None if readable.all() else np.flatnonzero(readable)
 
     def __len__(self) -> int:
-        return self._starts[-1] if self._kept is None else len(self._kept)
+        return self._starts[-1] if self._readable_rows is None else len(self._readable_rows)
 
     def row(self, index: int) -> Row:
-        """One row; its group is held for the next."""
+        """One row; its group stays in the cache."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        place = self._place(index)
-        position = bisect_right(self._starts, place) - 1
-        inside = place - self._starts[position]
+        stored_row = self._stored_row(index)
+        position = bisect_right(self._starts, stored_row) - 1
+        inside = stored_row - self._starts[position]
         for batch in self._batches(position):
             if inside < batch.num_rows:
                 row = _rows(batch.slice(inside, 1))[0]
@@ -166,7 +166,7 @@ class ArrowTable:
 
     def blocks(self) -> Iterator[tuple[int, list[Row]]]:
         """All rows in order; one that cannot be decoded, and was not found by `check`, is empty here."""
-        for position in range(len(self._table_of)):
+        for position in range(len(self._groups_in_order)):
             start = self._starts[position]
             try:
                 for batch in self._stream(position, self.embedded):
@@ -183,13 +183,13 @@ class ArrowTable:
 
     def location(self, index: int) -> Location:
         """File, and number of the row in it."""
-        place = self._place(index)
-        file = self._table_of[bisect_right(self._starts, place) - 1].file
-        return Location(self._row_files[file].name, row=place - self._file_starts[file], index=index)
+        stored_row = self._stored_row(index)
+        file = self._groups_in_order[bisect_right(self._starts, stored_row) - 1].file
+        return Location(self._row_files[file].name, row=stored_row - self._file_starts[file], index=index)
 
     def split(self, index: int) -> str | None:
         """The split of the row's file."""
-        group = self._table_of[bisect_right(self._starts, self._place(index)) - 1]
+        group = self._groups_in_order[bisect_right(self._starts, self._stored_row(index)) - 1]
         return self._row_files[group.file].split
 
     def _runs(self, start: int, rows: list[Row | None]) -> Iterator[tuple[int, list[Row]]]:
@@ -208,22 +208,22 @@ class ArrowTable:
         if run:
             yield first, run
 
-    def _index(self, place: int) -> int:
+    def _index(self, stored_row: int) -> int:
         """The position of a row of the files; -1 if it is left out."""
-        if self._kept is None:
-            return place
-        index = int(np.searchsorted(self._kept, place))
-        return index if index < len(self._kept) and self._kept[index] == place else -1
+        if self._readable_rows is None:
+            return stored_row
+        index = int(np.searchsorted(self._readable_rows, stored_row))
+        return index if index < len(self._readable_rows) and self._readable_rows[index] == stored_row else -1
 
     @property
     def _issue(self) -> IssueType:
         return BAD_PARQUET if self._kind == "parquet" else BAD_ARROW
 
-    def _place(self, index: int) -> int:
-        return index if self._kept is None else int(self._kept[index])
+    def _stored_row(self, index: int) -> int:
+        return index if self._readable_rows is None else int(self._readable_rows[index])
 
     def _batches(self, position: int) -> list[Any] | Iterator[Any]:
-        """The batches of a group; it is held if it is not too large."""
+        """The batches of a group; it is cached if it is not too large."""
         with self._lock:
             self._follow_fork()
             if position in self._groups:
@@ -233,10 +233,10 @@ class ArrowTable:
             for batch in self._stream(position):
                 batches.append(batch)
                 size += batch.nbytes
-                if size > MOST_HELD:
+                if size > CACHED_GROUP_BYTES:
                     return self._stream(position)
             self._groups[position] = batches
-            self._trim(self._groups, GROUPS_HELD)
+            self._trim(self._groups, CACHED_GROUPS)
             return batches
 
     def _stream(self, position: int, without: Sequence[str] = ()) -> Iterator[Any]:
@@ -245,26 +245,28 @@ class ArrowTable:
         Raises:
             SampleError: it is damaged from here on.
         """
-        group = self._table_of[position]
-        left = group.rows
+        group = self._groups_in_order[position]
+        remaining = group.rows
         try:
             with self._lock:
                 self._follow_fork()
                 handle = self._handle(group.file)
             for batch in handle.batches(group.number, without):
-                left -= batch.num_rows
-                if left < 0:
+                remaining -= batch.num_rows
+                if remaining < 0:
                     break
                 yield batch
         except SampleError:
             raise
         except Exception as error:  # Arrow raises many types for damaged bytes
-            raise self._damaged(position, group.rows - left, _reason(error)) from error
-        if left:
-            raise self._damaged(position, group.rows - max(left, 0), f"it does not hold {plural(group.rows, 'row')}")
+            raise self._damaged(position, group.rows - remaining, _reason(error)) from error
+        if remaining:
+            raise self._damaged(
+                position, group.rows - max(remaining, 0), f"it does not hold {plural(group.rows, 'row')}"
+            )
 
     def _damaged(self, position: int, rows: int, reason: str) -> SampleError:
-        group = self._table_of[position]
+        group = self._groups_in_order[position]
         row = self._starts[position] - self._file_starts[group.file] + rows
         noun = "row group" if self._kind == "parquet" else "record batch"
         message = f"{noun} {group.number} from row {row:,} on: {reason}"
@@ -274,7 +276,7 @@ class ArrowTable:
         if file not in self._open:
             self._open[file] = _open_file(self._files, self._row_files[file].name, self._kind)
         self._open.move_to_end(file)
-        self._trim(self._open, FILES_OPEN)
+        self._trim(self._open, OPEN_FILES)
         return self._open[file]
 
     def _follow_fork(self) -> None:
@@ -282,9 +284,9 @@ class ArrowTable:
             self._reset()
 
     @staticmethod
-    def _trim(held: OrderedDict[int, Any], most: int) -> None:
-        while len(held) > most:
-            held.popitem(last=False)
+    def _trim(cache: OrderedDict[int, Any], most: int) -> None:
+        while len(cache) > most:
+            cache.popitem(last=False)
 
 
 class _Parquet:
@@ -301,7 +303,7 @@ class _Parquet:
     def batches(self, group: int, without: Sequence[str]) -> Iterator[Any]:
         columns = [name for name in self.schema.names if name not in without] if without else None
         for batch in self._file.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False):
-            yield _last_of_each_name(batch)
+            yield _without_duplicate_columns(batch)
 
 
 class _Arrow:
@@ -325,14 +327,14 @@ class _Arrow:
         return self._batches[number] if self._file is None else self._file.get_batch(number)
 
     def batches(self, group: int, without: Sequence[str]) -> Iterator[Any]:
-        batch = _last_of_each_name(self._batch(group))
+        batch = _without_duplicate_columns(self._batch(group))
         batch = batch.select([name for name in batch.schema.names if name not in without]) if without else batch
         batch.validate()
         for start in range(0, batch.num_rows, BATCH):
-            part = batch.slice(start, BATCH)
-            for column in part.columns:
+            batch_slice = batch.slice(start, BATCH)
+            for column in batch_slice.columns:
                 _validate(column)
-            yield part
+            yield batch_slice
 
 
 def _open_file(files: Files, name: str, kind: Kind) -> Any:
@@ -346,7 +348,7 @@ def _open_file(files: Files, name: str, kind: Kind) -> Any:
     packing = next((packing for suffix, packing in PACKED_SUFFIXES.items() if name.lower().endswith(suffix)), None)
     try:
         path = files.path(name)
-        if packing is not None:  # what lies where is said at the end: it is unpacked whole
+        if packing is not None:  # the index is at the end: the entire file is decompressed
             with TextFile(files, name, packing, "utf-8", 0).open() as stream:
                 magic, source = stream.read(8), arrow.memory_map(stream.name)
         elif path is not None:
@@ -376,7 +378,7 @@ def _local_copy(files: Files, name: str) -> Any:
     return cached_file("\0".join((files.root, name, files.fingerprint(name), "arrow stream 1")), copy)
 
 
-def _last_of_each_name(batch: Any) -> Any:
+def _without_duplicate_columns(batch: Any) -> Any:
     names = batch.schema.names
     if len(set(names)) == len(names):
         return batch
@@ -402,7 +404,7 @@ def _undecodable(batch: Any) -> list[int]:
 
 
 def _rows(batch: Any) -> list[Row | None]:
-    """The rows of a batch as plain values; `None` for one with text that is not UTF-8."""
+    """The rows of a batch as Python values; `None` for one with text that is not UTF-8."""
     try:
         rows: list[Row | None] = batch.to_pylist()
     except UnicodeDecodeError:
@@ -416,22 +418,22 @@ def _rows(batch: Any) -> list[Row | None]:
     return rows
 
 
-def plain_rows(batch: Any) -> list[Row]:
+def to_rows(batch: Any) -> list[Row]:
     """The rows of a batch or table, all of whose text can be decoded."""
     return [row for row in _rows(batch) if row is not None]
 
 
 def _conversions(schema: Any) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Columns with dates, times or decimals, which are no plain values."""
+    """Columns with dates, times or decimals, which JSON does not have."""
     words = ("timestamp", "date", "time", "decimal", "duration", "interval")
-    return [(field.name, _plain) for field in schema if any(word in str(field.type) for word in words)]
+    return [(field.name, _json_value) for field in schema if any(word in str(field.type) for word in words)]
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, timedelta):

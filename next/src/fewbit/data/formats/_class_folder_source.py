@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fewbit.data.formats._class_folders import NO_CLASS, NO_SPLIT, ClassFolders, Entry
+from fewbit.data.formats._class_folders import NO_CLASS, NO_SPLIT, ClassFolders, LabeledFile
 from fewbit.data.types import Files, Issue, Location, Sample, SampleError
 
 _Decode = Callable[[BinaryIO, Location], Sample]
@@ -35,7 +35,7 @@ class Repair:
 class ClassFolderSource:
     """One sample per file: what `decode` makes of it, and a `label` if there are classes."""
 
-    def __init__(self, files: Files, entries: Sequence[Entry], decode: _Decode, task: str, repair: Repair):
+    def __init__(self, files: Files, entries: Sequence[LabeledFile], decode: _Decode, task: str, repair: Repair):
         self._files, self._decode, self.repair = files, decode, repair
         self._names = [entry.name for entry in entries]
         self._labels: np.ndarray | None = None
@@ -101,10 +101,10 @@ class ClassFolderSource:
 
 def _left_out(repair: Repair) -> dict[str, str]:
     """The reason for each file that is left out; what is unusable may leave train without a class."""
-    entries, known = repair.layout.entries, {*repair.layout.classes, NO_CLASS}
+    entries, classes = repair.layout.entries, {*repair.layout.classes, NO_CLASS}
     reasons = {name: f"{issue.type.meaning}: {issue.message}" for name, issue in repair.damaged.items()}
     reasons |= {name: f"same bytes as {original}, in another split" for name, original in repair.leaks.items()}
-    reasons |= {name: f"unknown class {label!r}" for _, label, name in entries if label not in known}
+    reasons |= {name: f"unknown class {label!r}" for _, label, name in entries if label not in classes}
     trained = {label for split, label, name in entries if split == "train" and name not in reasons}
     for _, label, name in entries if trained else ():
         if label not in trained:

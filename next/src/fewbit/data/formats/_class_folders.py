@@ -112,7 +112,7 @@ class Media:
         )  # fmt: skip
 
 
-class Entry(NamedTuple):
+class LabeledFile(NamedTuple):
     """One sample: where it belongs, and its file."""
 
     split: str
@@ -132,7 +132,7 @@ class ClassFolders:
         others: files that are no samples.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LabeledFile] = field(default_factory=list)
     splits: list[str] = field(default_factory=lambda: [NO_SPLIT])
     folders: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class ClassFolders:
 
 def read_class_folders(
     files: Files, report: DataReport, media: Media, *, options: Mapping[str, Any]
-) -> tuple[ClassFolders, list[Entry]]:
+) -> tuple[ClassFolders, list[LabeledFile]]:
     """Find splits and classes by names alone, and report what is odd; returns all there is, and what is to be read."""
     layout = _lay_out(files, report, media, as_flag("splits", options.get("splits")))
     counts = Counter(entry.split for entry in layout.entries)
@@ -153,9 +153,9 @@ def read_class_folders(
     if NO_SPLIT not in layout.splits:
         report.facts["splits"] = {name: counts[name] for name in selected}
     if layout.folders:
-        given = as_names(options.get("classes"))
-        layout.classes = given or tuple(sorted({label for _, label in layout.folders}))
-        if given is None and all(name.isdecimal() and len(name) < 19 for name in layout.classes):
+        class_names = as_names(options.get("classes"))
+        layout.classes = class_names or tuple(sorted({label for _, label in layout.folders}))
+        if class_names is None and all(name.isdecimal() and len(name) < 19 for name in layout.classes):
             wrong = [number for number, name in enumerate(layout.classes) if number != int(name)]
             if wrong:
                 report.add(CLASS_NUMERIC, f"{layout.classes[wrong[0]]!r} is class {wrong[0]}", samples=0)
@@ -206,10 +206,10 @@ def _lay_out(files: Files, report: DataReport, media: Media, splits_option: bool
             folders = _nfc(name).split("/")[:-1]
             if split is None or (labelled and len(folders) < depth):
                 layout.others.append(name)
-                where = f"in {top!r}, but in no class folder" if top else "not in a folder"
-                report.add(media.outside, where, Location(name))
+                reason = f"in {top!r}, but in no class folder" if top else "not in a folder"
+                report.add(media.outside, reason, Location(name))
             else:
-                layout.entries.append(Entry(split, folders[depth - 1] if labelled else NO_CLASS, name))
+                layout.entries.append(LabeledFile(split, folders[depth - 1] if labelled else NO_CLASS, name))
     layout.entries.sort(key=lambda entry: (_ORDER[entry.split], entry.label))
     if not labelled:
         report.add(NO_CLASSES, f"{plural(len(layout.entries), media.unit)}, no class folders", samples=0)
@@ -223,32 +223,35 @@ def _lay_out(files: Files, report: DataReport, media: Media, splits_option: bool
     return layout
 
 
-def _has_splits(by_top: Mapping[str, list[str]], report: DataReport, media: Media, chosen: bool | None) -> bool:
+def _has_splits(by_top: Mapping[str, list[str]], report: DataReport, media: Media, requested: bool | None) -> bool:
     named = [top for top in by_top if split_of_folder(top)]
-    if chosen is not None or not named:
-        return bool(chosen and named)
+    if requested is not None or not named:
+        return bool(requested and named)
     nested = any(name.count("/") > 1 for top in named for name in by_top[top])
-    beside = [top for top in by_top if top and top not in named]
-    if nested and not beside:
+    non_splits = [top for top in by_top if top and top not in named]
+    if nested and not non_splits:
         return True
-    if nested or not beside:
+    if nested or not non_splits:
         words, unit = " and ".join(repr(top) for top in named[:3]), media.unit
-        flat = f"{unit}s in {words}, but no class folders"
-        report.add(SPLIT_AMBIGUOUS, f"class folders in {words}, but {unit}s in {beside[0]!r}" if beside else flat)
+        if non_splits:
+            message = f"class folders in {words}, but {unit}s in {non_splits[0]!r}"
+        else:
+            message = f"{unit}s in {words}, but no class folders"
+        report.add(SPLIT_AMBIGUOUS, message)
     return False  # {bus, car, train}: a train is a thing that people photograph
 
 
 def _folders(files: Files, depth: int) -> set[str]:
     """Paths of the folders at one depth, as spelled; also empty ones if the files are on this machine."""
     names = files.names()
-    paths = {"/".join(parts[:depth]) for name in names if len(parts := name.split("/")) > depth}
+    paths = {"/".join(segments[:depth]) for name in names if len(segments := name.split("/")) > depth}
     nested = next((name for name in names if "/" in name), "")
     path = files.path(nested) if nested else None
     if path and path.replace(os.sep, "/").endswith(f"/{nested}"):
         root = Path(path[: -len(nested)])
         for folder in root.glob("*/" * depth):
             path = folder.relative_to(root).as_posix()
-            hidden = any(part.startswith(".") or part in SYSTEM_FILES for part in path.split("/"))
+            hidden = any(segment.startswith(".") or segment in SYSTEM_FILES for segment in path.split("/"))
             if not hidden and not folder.is_symlink():
                 paths.add(path)
     return paths
@@ -258,23 +261,23 @@ def _report_classes(
     layout: ClassFolders, report: DataReport, media: Media, selected: Sequence[str]
 ) -> set[tuple[str, str]]:
     """Report what is odd about the classes; returns split and class of those that are left out."""
-    alike: dict[str, set[str]] = defaultdict(set)
+    spellings: dict[str, set[str]] = defaultdict(set)
     for (_, label), folders in layout.folders.items():
-        alike[label.casefold()].update(folder.rpartition("/")[2] for folder in folders)
-    for names in alike.values():
+        spellings[label.casefold()].update(folder.rpartition("/")[2] for folder in folders)
+    for names in spellings.values():
         if len(names) > 1:
             report.add(CLASS_COLLISION, " and ".join(map(ascii, sorted(names))), Location(min(names)), samples=0)
     if len(layout.classes) == 1 and layout.entries:
         report.add(ONE_CLASS, repr(layout.classes[0]), samples=len(layout.entries))
     counts = Counter((entry.split, entry.label) for entry in layout.entries)
     trained = {label for split, label in counts if split == "train"}
-    known, left_out = set(layout.classes), set()
+    classes, left_out = set(layout.classes), set()
     for split, label in sorted(layout.folders, key=lambda key: (_ORDER[key[0]], key[1])):
         count, location = counts[split, label], Location(layout.folders[split, label][0])
         if split not in selected:
             continue
-        if label not in known:
-            report.add(CLASS_UNKNOWN, _count(count, media, label, known, report), location, samples=count)
+        if label not in classes:
+            report.add(CLASS_UNKNOWN, _count(count, media, label, classes, report), location, samples=count)
             left_out.add((split, label))  # it has no number
         elif not count:
             report.add(CLASS_EMPTY, f"no {media.unit}", location, samples=0)
@@ -283,16 +286,16 @@ def _report_classes(
             if report.add(CLASS_UNSEEN, message, location, samples=count) == "drop":
                 left_out.add((split, label))
     for split in selected:
-        for label in sorted(trained & known):
+        for label in sorted(trained & classes):
             if (split, label) not in layout.folders:
                 report.add(CLASS_MISSING, f"no {media.unit} of {label!r}", Location(split), samples=0)
     return left_out
 
 
-def _count(count: int, media: Media, label: str, known: Iterable[str], report: DataReport) -> str:
+def _count(count: int, media: Media, label: str, classes: Iterable[str], report: DataReport) -> str:
     """`3 images; did you mean 'cat'?`, for the first few wrong names: comparing a hundred thousand takes long."""
     few = report.counts[CLASS_UNKNOWN.code] + report.counts[CLASS_UNSEEN.code] < _MOST_HINTS
-    similar = nearest(label, sorted(known)[:_MOST_COMPARED], 1) if few else []
+    similar = nearest(label, sorted(classes)[:_MOST_COMPARED], 1) if few else []
     return plural(count, media.unit) + (f"; did you mean {similar[0]!r}?" if similar else "")
 
 

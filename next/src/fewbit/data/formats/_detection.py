@@ -241,8 +241,8 @@ class DetectionSource:
             if visit is not None:
                 visit(index, annotation)
         self.entries = [entry for entry in self.entries if entry.image not in left_out]
-        known = dict(enumerate(self.facts.get("classes") or ()))
-        self.facts["class_counts"] = {known.get(i, str(i)): classes[i] for i in sorted({*known, *classes})}
+        class_names = dict(enumerate(self.facts.get("classes") or ()))
+        self.facts["class_counts"] = {class_names.get(i, str(i)): classes[i] for i in sorted({*class_names, *classes})}
 
     def _lost(self, index: int) -> Issue:
         return Issue(OBJECTS_LOST, "none of its objects can be used", self.location(index))
@@ -302,9 +302,9 @@ def fit_polygon(points: Points, location: Location, issue: ReportIssue) -> Point
     return polygon
 
 
-def _report_overshoot(what: str, edges: shapes.Edges, location: Location, issue: ReportIssue) -> Action:
+def _report_overshoot(shape: str, edges: shapes.Edges, location: Location, issue: ReportIssue) -> Action:
     kind = OUT_OF_RANGE_SLIGHTLY if shapes.overshoot(edges) <= shapes.SLIGHT else OUT_OF_RANGE
-    return issue(kind, f"the {what} spans {_spans(edges)}", location)
+    return issue(kind, f"the {shape} spans {_spans(edges)}", location)
 
 
 def _spans(edges: shapes.Edges) -> str:

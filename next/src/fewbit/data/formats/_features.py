@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Hugging Face says of columns, in a saved folder or inside Arrow and Parquet files: class names, images.
+"""Features of Hugging Face datasets, from a saved folder or Arrow and Parquet metadata: class names, images.
 
-Only names of a `ClassLabel` explain numbers. Images lie in the rows as `{"bytes": …, "path": …}`, or as plain bytes; a
+Only names of a `ClassLabel` explain numbers. Images are in the rows as `{"bytes": …, "path": …}`, or as plain bytes; a
 sample has the first as `image`, and a second one with a single channel as `mask`.
 """
 
@@ -41,12 +41,12 @@ ISSUES = (CLASSES_DIFFER, BAD_OBJECTS)
 _LABELS = ("label", "labels", "class", "category", "target")
 _TAGS = ("tags", "ner_tags", "pos_tags", "labels")
 _MOST_BYTES = 1 << 30
-_ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B", "LA")
+_SINGLE_CHANNEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "LA")
 
 
 @dataclass
 class Features:
-    """What is known of columns beyond their types.
+    """Columns with class names, images and boxes.
 
     Args:
         classes: class names by column.
@@ -107,36 +107,36 @@ def feature_rows(
     Args:
         table: the rows.
         features: of each split or file.
-        files: the dataset, in which images without bytes may lie.
+        files: the dataset, which may contain images without bytes.
         report: takes issues.
         depth: `full` also decodes the images.
         options: those of rows.
-        local_paths: images may lie anywhere on this machine: the user's own object says where.
+        local_paths: images may be anywhere on this machine: the user's object gives their paths.
     """
     named: dict[str, list[str]] = {}
-    for known in features:
-        for column, names in (known.classes | known.tags).items():
+    for feature in features:
+        for column, names in (feature.classes | feature.tags).items():
             if named.setdefault(column, names) != names:
                 report.add(
                     CLASSES_DIFFER, f"the splits name the classes of {column!r} differently", Location(field=column)
                 )
-    if report.raising() and not len(table):  # that it has no rows would be said on top of it
+    if report.raising() and not len(table):  # do not also report that there are no rows
         return row_source(table, None, DataReport(), depth="index", options={})
     settings = dict(options)
     label = _label_column(table, features, settings.get("label_column"))
     if label is not None and "classes" not in settings and settings.get("label_type") != "number":
         settings["classes"] = named[label]
-        if any(label in known.classes for known in features):
+        if any(label in feature.classes for feature in features):
             settings["label_column"] = label
     images = _image_columns(table, features)
     table.embedded = images
     if images and "label_column" not in settings:
-        usual = next((name for name in _LABELS if name in table.columns and name not in images), None)
-        settings |= {"label_column": usual} if usual is not None else {}
+        label_name = next((name for name in _LABELS if name in table.columns and name not in images), None)
+        settings |= {"label_column": label_name} if label_name is not None else {}
     rows = row_source(table, files, report, depth=depth, options=settings)
     if not images:
         return rows
-    object_names = next((known.objects for known in features if known.objects), None)
+    object_names = next((feature.objects for feature in features if feature.objects), None)
     source = EmbeddedImages(rows, images, files, local_paths, object_names)
     if depth == "full":
         source.check(report)
@@ -162,8 +162,8 @@ class EmbeddedImages:
     Args:
         rows: the samples, with images as bytes.
         columns: of images; the first becomes `image`.
-        files: where images without bytes lie.
-        local_paths: whether they may lie elsewhere on this machine.
+        files: the dataset that contains images without bytes.
+        local_paths: whether they may be elsewhere on this machine.
         object_names: classes of the boxes in `objects`.
     """
 
@@ -177,7 +177,7 @@ class EmbeddedImages:
     ):
         self._object_names = object_names
         self._rows, self._columns, self._files, self._local_paths = rows, tuple(columns), files, local_paths
-        self._kept: list[int] | None = None
+        self._positions: list[int] | None = None
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -191,49 +191,49 @@ class EmbeddedImages:
         return facts
 
     def __len__(self) -> int:
-        return len(self._rows) if self._kept is None else len(self._kept)
+        return len(self._rows) if self._positions is None else len(self._positions)
 
     def __getitem__(self, index: int) -> Sample:
-        place = self._rows.location(self._place(index))
+        row_location = self._rows.location(self._row(index))
         sample = {}
-        for name, value in self._rows[self._place(index)].items():
+        for name, value in self._rows[self._row(index)].items():
             if name not in self._columns:
                 sample[name] = value
             elif value is not None:
-                location = Location(place.file, place.line, place.row, index=index, field=name)
+                location = Location(row_location.file, row_location.line, row_location.row, index=index, field=name)
                 key, pixels = self._decode(name, value, location)
                 sample[key] = pixels
         if "image" in sample and is_objects(sample.get(OBJECTS)):
             height, width = sample["image"].shape[:2]
-            location = Location(place.file, place.line, place.row, index=index, field=OBJECTS)
+            location = Location(row_location.file, row_location.line, row_location.row, index=index, field=OBJECTS)
             sample |= boxes_and_classes(sample.pop(OBJECTS), width, height, location)
         return sample
 
     def location(self, index: int) -> Location:
         """Of the row."""
-        return self._rows.location(self._place(index))
+        return self._rows.location(self._row(index))
 
     def strata(self) -> Sequence[Any] | None:
         """Those of the rows."""
         strata = self._rows.strata()
-        if strata is None or self._kept is None:
+        if strata is None or self._positions is None:
             return strata
-        return [strata[position] for position in self._kept]
+        return [strata[position] for position in self._positions]
 
     def check(self, report: DataReport) -> None:
         """Decode every image; samples whose issue says `drop` are left out."""
-        kept = []
+        positions = []
         for index in range(len(self._rows)):
             try:
                 self[index]
-                kept.append(index)
+                positions.append(index)
             except SampleError as error:
                 if report.add(error.issue.type, error.issue.message, error.issue.location) != "drop":
-                    kept.append(index)
-        self._kept = kept if len(kept) < len(self._rows) else None
+                    positions.append(index)
+        self._positions = positions if len(positions) < len(self._rows) else None
 
-    def _place(self, index: int) -> int:
-        return index if self._kept is None else self._kept[index]
+    def _row(self, index: int) -> int:
+        return index if self._positions is None else self._positions[index]
 
     def _decode(self, name: str, value: Any, location: Location) -> tuple[str, Any]:
         from fewbit.data.images.decode import decode_image, open_image
@@ -245,8 +245,8 @@ class EmbeddedImages:
         if name == self._columns[0]:
             return "image", decode_image(content, location)
         with open_image(content, location, header_only=True) as (image, _):
-            one_channel = image.mode in _ONE_CHANNEL
-        if not one_channel:
+            single_channel = image.mode in _SINGLE_CHANNEL_MODES
+        if not single_channel:
             return name, decode_image(content, location)
         return "mask" if name == self._columns[1] else name, decode_mask(content, location)
 
@@ -293,16 +293,16 @@ def _element(kind: Any) -> Any:
     return None
 
 
-def _label_column(table: Table, features: Sequence[Features], chosen: Any) -> str | None:
+def _label_column(table: Table, features: Sequence[Features], label_column: Any) -> str | None:
     """The column whose class names are used."""
-    classes = {column for known in features for column in known.classes}
-    tags = {column for known in features for column in known.tags}
-    if chosen is not None:
-        return str(chosen) if chosen in classes | tags else None
-    usual = next((name for name in _LABELS if name in table.columns), None)
-    if usual is not None and usual in classes:
-        return usual
-    if usual is not None and usual not in tags:
+    classes = {column for feature in features for column in feature.classes}
+    tags = {column for feature in features for column in feature.tags}
+    if label_column is not None:
+        return str(label_column) if label_column in classes | tags else None
+    label_name = next((name for name in _LABELS if name in table.columns), None)
+    if label_name is not None and label_name in classes:
+        return label_name
+    if label_name is not None and label_name not in tags:
         return None  # numbers or names without an explanation
     return next((name for name in _TAGS if name in tags), None) or next(
         (name for name in table.columns if name in classes), None
@@ -311,11 +311,11 @@ def _label_column(table: Table, features: Sequence[Features], chosen: Any) -> st
 
 def _image_columns(table: Table, features: Sequence[Features]) -> tuple[str, ...]:
     """Columns of images: those that say so, and those whose first value begins like one."""
-    known = [name for name in table.columns if any(name in feature.images for feature in features)]
+    images = [name for name in table.columns if any(name in feature.images for feature in features)]
     others = {name for feature in features for name in feature.others}
     _, rows = next(iter(table.blocks()), (0, [{}]))
     for name, value in rows[0].items():
         content = value.get("bytes") if isinstance(value, dict) else value
-        if name not in known and name not in others and isinstance(content, bytes) and image_format(content[:64]):
-            known.append(name)
-    return tuple(sorted(known, key=lambda name: name != "image"))
+        if name not in images and name not in others and isinstance(content, bytes) and image_format(content[:64]):
+            images.append(name)
+    return tuple(sorted(images, key=lambda name: name != "image"))

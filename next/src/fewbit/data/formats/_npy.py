@@ -30,8 +30,8 @@ from fewbit.data.members import (
     ArchiveError,
     Member,
     ReadAt,
+    describe_wrong_file,
     unsafe_name,
-    what_else,
     zip_data_offset,
     zip_members,
 )
@@ -85,7 +85,7 @@ class ArrayError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayInfo:
+class ArrayHeader:
     """What a header says.
 
     Args:
@@ -121,9 +121,9 @@ class ArrayFile:
 
     def __init__(self, read_at: ReadAt, size: int, bare: str | None = None):
         self._read_at = read_at
-        self.infos: dict[str, ArrayInfo] = {}
+        self.infos: dict[str, ArrayHeader] = {}
         self.problems: list[ArrayError] = []
-        self._places: dict[str, tuple[Member, int]] = {}
+        self._members_by_name: dict[str, tuple[Member, int]] = {}
         total = 0
         for name, member in self._members(size, bare):
             try:
@@ -141,7 +141,7 @@ class ArrayFile:
                 self.problems.append(ArrayError(error.type, error.message, name))
             else:
                 self.infos[name] = info
-                self._places[name] = member, offset
+                self._members_by_name[name] = member, offset
 
     def _members(self, size: int, bare: str | None) -> list[tuple[str, Member]]:
         if bare is not None:
@@ -161,7 +161,7 @@ class ArrayFile:
             self.problems += [ArrayError(MEMBER_NOT_ARRAY, "not read", name) for name in others]
         return [(_key(member.name), member) for member in arrays]
 
-    def _header(self, member: Member, offset: int) -> ArrayInfo:
+    def _header(self, member: Member, offset: int) -> ArrayHeader:
         """The header of one member, of which no more than the beginning is decompressed."""
         count = min(member.size, 256)
         while True:
@@ -182,7 +182,7 @@ class ArrayFile:
         Raises:
             ArrayError: its bytes are damaged.
         """
-        info, (member, offset) = self.infos[name], self._places[name]
+        info, (member, offset) = self.infos[name], self._members_by_name[name]
         content = self._read_at(offset, member.compressed)
         if member.method != STORED:
             content = _inflate_all(content, member.size, name)
@@ -193,19 +193,19 @@ class ArrayFile:
         return _as_array(content[info.start :], info)
 
     def row(self, name: str, index: int) -> Array:
-        """One entry along the first axis; only its bytes are read where they lie together."""
-        info, (member, offset) = self.infos[name], self._places[name]
+        """One entry along the first axis; if its bytes are contiguous, only they are read."""
+        info, (member, offset) = self.infos[name], self._members_by_name[name]
         if member.method != STORED or (info.fortran and len(info.shape) > 1):
             return np.array(self.array(name)[index])
         width = info.nbytes // info.shape[0]
         content = self._read_at(offset + info.start + index * width, width)
         if len(content) != width:
             raise ArrayError(ARRAY_SIZE, "the row is cut off", name)
-        return _as_array(content, ArrayInfo(info.shape[1:], info.dtype, False, 0))
+        return _as_array(content, ArrayHeader(info.shape[1:], info.dtype, False, 0))
 
 
 @lru_cache(maxsize=4096)
-def parse_header(head: bytes) -> ArrayInfo:
+def parse_header(head: bytes) -> ArrayHeader:
     """What the header of a `.npy` file says, by a fixed grammar: nothing is evaluated.
 
     >>> file = io.BytesIO(); np.save(file, np.zeros((2, 3), np.float32)); parse_header(file.getvalue()[:128]).shape
@@ -219,21 +219,21 @@ def parse_header(head: bytes) -> ArrayInfo:
     if re.search(r"['\"]descr['\"]\s*:\s*\[", text):
         raise ArrayError(ARRAY_DTYPE, "an array of records")
     inside = re.fullmatch(r"\{(.*)\}", text, re.DOTALL)
-    at = 0
-    while inside and (match := _FIELD.match(inside[1], at)):
+    position = 0
+    while inside and (match := _FIELD.match(inside[1], position)):
         if match["key"] in fields:
             raise ArrayError(ARRAY_HEADER, f"its header has {match['key']!r} twice")
         fields[match["key"]] = match["text"] if match["text"] is not None else match["flag"] or match["shape"]
-        at = match.end()
-    if inside is None or inside[1][at:].strip() or set(fields) != {"descr", "fortran_order", "shape"}:
+        position = match.end()
+    if inside is None or inside[1][position:].strip() or set(fields) != {"descr", "fortran_order", "shape"}:
         raise ArrayError(ARRAY_HEADER, f"not a header of numpy: {text[:60]!r}")
     if fields["fortran_order"] not in ("True", "False") or not _SHAPE.fullmatch(str(fields["shape"])):
         raise ArrayError(ARRAY_HEADER, f"not a header of numpy: {text[:60]!r}")
     shape = tuple(int(axis) for axis in re.findall(r"\d+", fields["shape"]))
-    dtype = _plain_dtype(fields["descr"])
+    dtype = _parse_dtype(fields["descr"])
     if len(shape) > _MOST_AXES or math.prod(max(axis, 1) for axis in shape) * dtype.itemsize > ARRAY_BYTES:
         raise ArrayError(ARRAY_BOMB, f"claims the shape {list(shape[:8])} of {dtype}")
-    return ArrayInfo(shape, dtype, fields["fortran_order"] == "True", len(head))
+    return ArrayHeader(shape, dtype, fields["fortran_order"] == "True", len(head))
 
 
 _FIELD = re.compile(
@@ -243,7 +243,7 @@ _SHAPE = re.compile(r"\(\s*(?:\d{1,19}L?\s*,\s*(?:\d{1,19}L?\s*(?:,\s*|(?=\))))*
 _WIDTHS = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 16), "c": (8, 16, 32)}
 
 
-def _plain_dtype(descr: str) -> np.dtype[Any]:
+def _parse_dtype(descr: str) -> np.dtype[Any]:
     match = re.fullmatch(r"([<>|=]?)([a-zA-Z?])(\d{0,6})(\[.*\])?", descr)
     if match is None:
         raise ArrayError(ARRAY_HEADER, f"unknown dtype {descr[:40]!r}")
@@ -251,10 +251,10 @@ def _plain_dtype(descr: str) -> np.dtype[Any]:
     if kind == "V" and width == 2:
         raise ArrayError(ARRAY_DTYPE, "2 raw bytes per value, as numpy writes bfloat16: save tensor.float().numpy()")
     if kind in "OVMm":
-        what = {"O": "Python objects", "V": "raw bytes", "M": "dates", "m": "time spans"}[kind]
-        raise ArrayError(ARRAY_DTYPE, f"an array of {what} ({descr})")
-    known = width in _WIDTHS[kind] if kind in _WIDTHS else kind in "SU" and width > 0
-    if not known:
+        content = {"O": "Python objects", "V": "raw bytes", "M": "dates", "m": "time spans"}[kind]
+        raise ArrayError(ARRAY_DTYPE, f"an array of {content} ({descr})")
+    supported = width in _WIDTHS[kind] if kind in _WIDTHS else kind in "SU" and width > 0
+    if not supported:
         raise ArrayError(ARRAY_HEADER, f"unknown dtype {descr[:40]!r}")
     try:
         return np.dtype(descr)
@@ -265,10 +265,12 @@ def _plain_dtype(descr: str) -> np.dtype[Any]:
 def _header_bytes(head: bytes) -> int:
     """How long the header is, magic included; a little more than there is, if that is not yet known."""
     if head[:6] != b"\x93NUMPY"[: len(head)]:
-        what = (
-            what_else(head, 64, "a .npy array") if head[:2] != b"PK" else "is an archive; give the file the suffix .npz"
+        message = (
+            describe_wrong_file(head, 64, "a .npy array")
+            if head[:2] != b"PK"
+            else "is an archive; give the file the suffix .npz"
         )
-        raise ArrayError(ARRAY_HEADER, what)
+        raise ArrayError(ARRAY_HEADER, message)
     if len(head) < 12:
         return 12
     if head[6] not in (1, 2, 3) or head[7]:
@@ -289,17 +291,17 @@ def _inflate(content: bytes, count: int) -> bytes:
 def _inflate_all(content: bytes, size: int, name: str) -> bytes:
     inflater = zlib.decompressobj(-15)
     try:
-        plain = inflater.decompress(content, size + 1)
-        if not inflater.eof and len(plain) == size:
-            plain += inflater.decompress(inflater.unconsumed_tail, 1)
+        inflated = inflater.decompress(content, size + 1)
+        if not inflater.eof and len(inflated) == size:
+            inflated += inflater.decompress(inflater.unconsumed_tail, 1)
     except zlib.error as error:
         raise ArrayError(ARRAY_CORRUPT, "damaged compressed data", name) from error
-    if len(plain) != size or not inflater.eof:
+    if len(inflated) != size or not inflater.eof:
         raise ArrayError(ARRAY_CORRUPT, f"does not decompress to the {size:,} bytes it claims", name)
-    return plain
+    return inflated
 
 
-def _as_array(content: bytes, info: ArrayInfo) -> Array:
+def _as_array(content: bytes, info: ArrayHeader) -> Array:
     array = np.frombuffer(content, info.dtype).reshape(info.shape, order="F" if info.fortran else "C")
     if info.dtype.kind == "b":  # any byte can be stored; code that trusts bools breaks on a 2
         return np.asarray(array.view(np.uint8) != 0)
@@ -323,10 +325,10 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     Raises:
         DataError: a name or an array cannot be stored; nothing is written.
     """
-    plain = {name: _storable(name, array) for name, array in arrays.items()}
+    storable = {name: _storable(name, array) for name, array in arrays.items()}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for name, array in plain.items():
+        for name, array in storable.items():
             entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
             entry.external_attr = 0o600 << 16
             with archive.open(entry, "w", force_zip64=array.nbytes > 1 << 30) as member:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be odd about arrays: values, splits in one file, files that differ from the others, what else is meant."""
+"""Checks of arrays: suspicious values, several splits in one file, files that differ from the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fewbit.data.formats._npy import Array, ArrayInfo
+from fewbit.data.formats._npy import Array, ArrayHeader
 from fewbit.data.splits import Split, split_of_folder
 from fewbit.data.types import DataReport, IssueType, Location, Sample, Severity
 from fewbit.errors import plural
@@ -77,7 +77,7 @@ CHECK_ISSUES = (
 
 
 def odd_values(sample: Sample) -> list[tuple[IssueType, str, str]]:
-    """Values that are probably mistakes; integers may well be constant: a mask, a segment."""
+    """Values that are probably mistakes; constant integers are normal: a mask, a segment."""
     issues = []
     for name, array in sample.items():
         if array.size == 0:
@@ -109,14 +109,14 @@ def digest(sample: Mapping[str, Array]) -> bytes:
     return hasher.digest()
 
 
-def splits_inside(infos: Mapping[str, ArrayInfo]) -> str:
+def splits_inside(infos: Mapping[str, ArrayHeader]) -> str:
     """What to write instead of a file with `x_train, y_train, x_test`; empty for an ordinary file."""
     splits: dict[Split, dict[str, str]] = defaultdict(dict)
     for name in infos:
         words = re.split(r"[_\-./ ]", name)
-        for at in (-1, 0):
-            if len(words) > 1 and (split := split_of_folder(words[at])):
-                splits[split]["_".join(words[:-1] if at else words[1:])] = name
+        for position in (-1, 0):
+            if len(words) > 1 and (split := split_of_folder(words[position])):
+                splits[split]["_".join(words[:-1] if position else words[1:])] = name
                 break
     stems = Counter(stem for names in splits.values() for stem in names)
     if len(splits) < 2 or max(stems.values()) < 2:
@@ -126,7 +126,7 @@ def splits_inside(infos: Mapping[str, ArrayInfo]) -> str:
     return f"arrays of {', '.join(splits)}; write numpy.savez('{split}.npz', {arrays})"
 
 
-def compare_array(report: DataReport, key: str, infos: Mapping[str, ArrayInfo], stacked: bool) -> None:
+def compare_array(report: DataReport, key: str, infos: Mapping[str, ArrayHeader], stacked: bool) -> None:
     """Report how one array differs between files.
 
     Args:
@@ -152,8 +152,8 @@ def compare_array(report: DataReport, key: str, infos: Mapping[str, ArrayInfo], 
         report.add(SHAPE_DIFFERS, f"{plural(len(shapes), 'shape')}: {examples}", Location(field=key))
 
 
-def suspect(report: DataReport, headers: Mapping[str, Mapping[str, ArrayInfo]], names: Sequence[str]) -> None:
-    """Notes on what could also be meant.
+def suspect(report: DataReport, headers: Mapping[str, Mapping[str, ArrayHeader]], names: Sequence[str]) -> None:
+    """Report other ways to read the files, as notes.
 
     Args:
         report: takes issues.
@@ -162,18 +162,18 @@ def suspect(report: DataReport, headers: Mapping[str, Mapping[str, ArrayInfo]], 
     """
     infos = [info for infos in headers.values() for info in infos.values()]
     firsts = {info.shape[:1] for info in infos}
-    one_first = len(firsts) == 1 and (1,) not in firsts and () not in firsts
-    deep = max((len(info.shape) for info in infos), default=0)
-    if one_first and len(names) == 1:
-        if deep > (1 if len(infos) > 1 else 3):  # (3, H, W) alone is an image; ids and mask of one text are vectors
+    same_first_axis = len(firsts) == 1 and (1,) not in firsts and () not in firsts
+    max_rank = max((len(info.shape) for info in infos), default=0)
+    if same_first_axis and len(names) == 1:
+        if max_rank > (1 if len(infos) > 1 else 3):  # (3, H, W) alone is an image; ids and mask of one text are vectors
             report.add(STACK_SUSPECTED, f"{infos[0].shape[0]:,} entries", Location(names[0]))
-    elif one_first and 1 < len(names) <= 64 and all(name.lower().endswith(".npy") for name in names):
+    elif same_first_axis and 1 < len(names) <= 64 and all(name.lower().endswith(".npy") for name in names):
         report.add(COLUMNS_SUSPECTED, f"{plural(len(names), 'file')} of {infos[0].shape[0]:,} entries")
     elif infos and all(info.shape[:1] == (1,) and len(info.shape) > 1 for info in infos):
         report.add(BATCH_SUSPECTED, f"first shape {list(infos[0].shape)}")
 
 
-def describe(infos: Sequence[ArrayInfo], stacked: bool) -> dict[str, Any]:
+def describe(infos: Sequence[ArrayHeader], stacked: bool) -> dict[str, Any]:
     """dtype, and shape with `None` for axes that vary."""
     shapes = {info.shape[1:] if stacked else info.shape for info in infos}
     ranks = {len(shape) for shape in shapes}

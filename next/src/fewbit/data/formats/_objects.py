@@ -49,8 +49,8 @@ def boxes_and_classes(objects: Any, width: int, height: int, location: Location)
     Raises:
         SampleError: boxes outside the image or without area, or not as many classes as boxes.
 
-    >>> found = boxes_and_classes({"bbox": [[0, 0, 4, 2]], "category": [1]}, 8, 4, Location())
-    >>> found["boxes"].tolist(), found["classes"].tolist()
+    >>> sample = boxes_and_classes({"bbox": [[0, 0, 4, 2]], "category": [1]}, 8, 4, Location())
+    >>> sample["boxes"].tolist(), sample["classes"].tolist()
     ([[0.25, 0.25, 0.5, 0.5]], [1])
     """
     if isinstance(objects, list):
@@ -65,8 +65,8 @@ def boxes_and_classes(objects: Any, width: int, height: int, location: Location)
     size = np.array([width, height], np.float64)
     low, high = corners[:, :2], corners[:, :2] + corners[:, 2:]
     inside = (low >= -_TOLERANCE).all() and (high <= size + _TOLERANCE).all() and (corners[:, 2:] > 0).all()
-    whole = bool((numbers == np.floor(numbers)).all() and (numbers >= 0).all())
-    if len(corners) != len(numbers) or not inside or not whole:
+    valid_classes = bool((numbers == np.floor(numbers)).all() and (numbers >= 0).all())
+    if len(corners) != len(numbers) or not inside or not valid_classes:
         counts = f"{plural(len(corners), 'box')}, {plural(len(numbers), 'class')}"
         extent = f" from {corners.min():g} to {corners.max():g}" if len(corners) else ""
         raise SampleError(Issue(BAD_OBJECTS, f"{counts}{extent} in an image of {width} x {height} pixels", location))

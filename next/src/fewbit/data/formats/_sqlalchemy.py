@@ -18,10 +18,10 @@ BAD_DATABASE = IssueType(
     "check the query, the file, or the address and the rights of the user", "raise",
 )  # fmt: skip
 _READ_ONLY = {"mysql": "SET TRANSACTION READ ONLY", "mariadb": "SET TRANSACTION READ ONLY"}
-_AT_ONCE = 1000
+_ROWS_PER_FETCH = 1000
 
 
-class Database:
+class SqlAlchemyDatabase:
     """A database behind a URL.
 
     Args:
@@ -64,7 +64,7 @@ class Database:
         engine = self._engine()
         try:
             with engine.connect() as connection:
-                options = {"stream_results": True, "yield_per": _AT_ONCE}
+                options = {"stream_results": True, "yield_per": _ROWS_PER_FETCH}
                 if engine.dialect.name == "postgresql":
                     options["postgresql_readonly"] = True
                 connection = connection.execution_options(**options)
@@ -73,7 +73,7 @@ class Database:
                 result = connection.execute(sqlalchemy.text(bound), arguments)
                 names = list(result.keys())
                 for row in result:
-                    yield names, tuple(map(_plain, row))
+                    yield names, tuple(map(_json_value, row))
                 connection.rollback()
         except (sqlalchemy.exc.SQLAlchemyError, OSError) as error:
             raise self._error(error) from error
@@ -124,11 +124,11 @@ def without_password(url: str) -> str:
     >>> without_password("postgresql://me:p/w@x@host/db?sslpassword=s")
     'postgresql://me:***@host/db?sslpassword=***'
     """
-    shown = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
-    return re.sub(r"(?i)([?&][\w-]*(?:password|token|secret|key)[\w-]*=)[^&]*", r"\1***", shown)
+    masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
+    return re.sub(r"(?i)([?&][\w-]*(?:password|token|secret|key)[\w-]*=)[^&]*", r"\1***", masked)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Values as JSON has them."""
     if isinstance(value, Decimal):
         return float(value)

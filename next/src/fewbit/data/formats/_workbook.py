@@ -27,11 +27,13 @@ def write_workbook(path: Path, sheets: Mapping[str, Sequence[Sequence[Any]]]) ->
     types, targets, entries = "", "", ""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, (name, rows) in enumerate(sheets.items(), 1):
-            part = f"worksheets/sheet{number}.xml"
+            sheet_path = f"worksheets/sheet{number}.xml"
             lines = "".join(_row(row, row_number) for row_number, row in enumerate(rows, 1))
-            archive.writestr(f"xl/{part}", f"<worksheet xmlns='{_MAIN}'><sheetData>{lines}</sheetData></worksheet>")
-            types += f"<Override PartName='/xl/{part}' ContentType='{_SHEET_TYPE}'/>"
-            targets += f"<Relationship Id='r{number}' Type='{_RELATIONS}/worksheet' Target='{part}'/>"
+            archive.writestr(
+                f"xl/{sheet_path}", f"<worksheet xmlns='{_MAIN}'><sheetData>{lines}</sheetData></worksheet>"
+            )
+            types += f"<Override PartName='/xl/{sheet_path}' ContentType='{_SHEET_TYPE}'/>"
+            targets += f"<Relationship Id='r{number}' Type='{_RELATIONS}/worksheet' Target='{sheet_path}'/>"
             entries += f"<sheet name={quoteattr(name)} sheetId='{number}' r:id='r{number}'/>"
         book = f"<workbook xmlns='{_MAIN}' xmlns:r='{_RELATIONS}'><sheets>{entries}</sheets></workbook>"
         archive.writestr("xl/workbook.xml", book)
@@ -49,11 +51,11 @@ def write_workbook(path: Path, sheets: Mapping[str, Sequence[Sequence[Any]]]) ->
 def _row(values: Sequence[Any], number: int) -> str:
     cells = ""
     for column, value in enumerate(values):
-        place = f"{_letters(column)}{number}"
+        cell = f"{_letters(column)}{number}"
         if isinstance(value, str):
-            cells += f"<c r='{place}' t='inlineStr'><is><t>{escape(value)}</t></is></c>"
+            cells += f"<c r='{cell}' t='inlineStr'><is><t>{escape(value)}</t></is></c>"
         elif value is not None:
-            cells += f"<c r='{place}'><v>{value}</v></c>"
+            cells += f"<c r='{cell}'><v>{value}</v></c>"
     return f"<row r='{number}'>{cells}</row>"
 
 
@@ -70,6 +72,6 @@ def _letters(column: int) -> str:
     letters = ""
     column += 1
     while column:
-        column, rest = divmod(column - 1, 26)
-        letters = chr(65 + rest) + letters
+        column, remainder = divmod(column - 1, 26)
+        letters = chr(65 + remainder) + letters
     return letters

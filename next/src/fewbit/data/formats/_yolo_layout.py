@@ -6,10 +6,10 @@ A data.yaml decides; without one, the names of folders do, in any case:
     images/train  labels/train     "images/{split}"
     train/images  train/labels     "{split}/images"
     images        labels           "images", without splits
-    a.jpg         a.txt            "beside": label files beside their images
+    a.jpg         a.txt            "same folder": label files next to their images
 
 The label file of an image has its name with `.txt`, in the folder that comes from replacing the *last* folder called
-`images` by `labels`; if no folder is called so, it is beside the image.
+`images` by `labels`; if no folder is called so, it is next to the image.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ YAML_AMBIGUOUS = IssueType(
     "give the right one instead of the folder", fix="writes one data.yaml",
 )  # fmt: skip
 IMAGE_UNASSIGNED = IssueType(
-    "image-unassigned", Severity.WARNING, "images beside the folders of the splits", "move them into a split",
+    "image-unassigned", Severity.WARNING, "images next to the folders of the splits", "move them into a split",
     fix="leaves them out",
 )  # fmt: skip
 IMAGE_TWICE = IssueType(
@@ -121,24 +121,24 @@ _TOO_WIDE = frozenset(
 
 
 @dataclass
-class Layout:
+class YoloLayout:
     """Where everything is; no image or label file was opened."""
 
     tree: Tree
-    kind: str = "beside"  # as in the table above, or "data.yaml"
+    kind: str = "same folder"  # as in the table above, or "data.yaml"
     entries: list[Entry] = field(default_factory=list)  # in the order of the splits; an image may be in two of them
     names: tuple[str, ...] = ()
     class_count: int | None = None
     shared: dict[str, Issue] = field(default_factory=dict)  # images whose label file belongs to another image, too
 
 
-def lay_out(files: Files, report: DataReport, split: Any = None) -> Layout:
+def lay_out(files: Files, report: DataReport, split: Any = None) -> YoloLayout:
     """Find every image, of one split or of all, and its label file.
 
     The files are the dataset's folder or archive, or its data.yaml alone.
     """
     tree = Tree(files)
-    layout = Layout(tree)
+    layout = YoloLayout(tree)
     data = _choose_yaml(tree, report)
     for issue in data.issues if data is not None else ():
         report.add(issue.type, issue.message, issue.location)
@@ -146,15 +146,15 @@ def lay_out(files: Files, report: DataReport, split: Any = None) -> Layout:
     base = tree.top
     if data is not None and data.splits:
         layout.kind = "data.yaml"
-        wanted = as_split(split, dict.fromkeys(data.splits, 0))
-        paths = list(_yaml_paths(data, tree, report, wanted))
+        selected = as_split(split, dict.fromkeys(data.splits, 0))
+        paths = list(_yaml_paths(data, tree, report, selected))
         base = tree.resolve(data.path, posixpath.dirname(data.name)) or ""
     else:
         layout.kind, paths = split_folders(tree)
-        wanted = as_split(split, {name: 0 for name, _ in paths if name})
+        selected = as_split(split, {name: 0 for name, _ in paths if name})
         if layout.kind == "images/{split}":
             _report_unassigned(tree, [path for _, path in paths], report)
-        paths = [(name, path) for name, path in paths if wanted in (None, name)]
+        paths = [(name, path) for name, path in paths if selected in (None, name)]
     lists = []
     for name, group in itertools.groupby(paths, key=lambda pair: pair[0]):
         images: list[tuple[str, Location]] = []
@@ -171,7 +171,7 @@ def lay_out(files: Files, report: DataReport, split: Any = None) -> Layout:
     _report_splits(layout, report)
     _name_classes(layout, data, report)
     _report_missing_labels(layout, report)
-    if wanted is None:
+    if selected is None:
         for name in _orphans(layout, lists):
             report.add(LABEL_ORPHAN, "no image has this name", Location(name))
     return layout
@@ -270,9 +270,9 @@ class Tree:
 
 def _renamed(folder: str) -> str | None:
     """A folder with its last part called `images` renamed to `labels`; `None` if no part is called so."""
-    parts = folder.split("/")
-    last = max((position for position, part in enumerate(parts) if part.lower() == "images"), default=None)
-    return None if last is None else "/".join([*parts[:last], "labels", *parts[last + 1 :]])
+    segments = folder.split("/")
+    last = max((position for position, segment in enumerate(segments) if segment.lower() == "images"), default=None)
+    return None if last is None else "/".join([*segments[:last], "labels", *segments[last + 1 :]])
 
 
 @lru_cache(1 << 12)
@@ -322,15 +322,15 @@ def yaml_files(tree: Tree) -> list[DataYaml]:
     return described
 
 
-def _yaml_paths(data: DataYaml, tree: Tree, report: DataReport, wanted: str | None) -> Iterator[tuple[str, str]]:
+def _yaml_paths(data: DataYaml, tree: Tree, report: DataReport, selected: str | None) -> Iterator[tuple[str, str]]:
     """Folders and list files of each split of a data.yaml that are there."""
     folder = posixpath.dirname(data.name)
     base = tree.resolve(data.path, folder)
     starts = [folder] if base is None else [base, folder]
     for split, text in ((split, text) for split, texts in data.splits.items() for text in texts):
-        if wanted not in (None, split):
+        if selected not in (None, split):
             continue
-        # Roboflow writes "../train/images" and means the folder beside the data.yaml.
+        # Roboflow writes "../train/images" and means the folder next to the data.yaml.
         inner = re.sub(r"^(\.\./)+", "", text.replace("\\", "/"))
         tried = [tree.resolve(variant, start) for start in starts for variant in (text, inner)]
         path = next((target for name in tried if name is not None and (target := tree.find(name)) is not None), None)
@@ -350,16 +350,16 @@ def _yaml_paths(data: DataYaml, tree: Tree, report: DataReport, wanted: str | No
 def split_folders(tree: Tree) -> tuple[str, list[tuple[str | None, str]]]:
     """The layout and its image folders, by the names of folders."""
     if tree.alone:
-        return "beside", []
+        return "same folder", []
     images = _images_in(tree, tree.top)
-    beside = _split_folders(tree, tree.top)
+    top_splits = _split_folders(tree, tree.top)
     if images is not None and (below := _split_folders(tree, images)):
         return "images/{split}", below
     if images is not None:
         return "images", [(None, images)]
-    if nested := [(split, inner) for split, folder in beside if (inner := _images_in(tree, folder)) is not None]:
+    if nested := [(split, inner) for split, folder in top_splits if (inner := _images_in(tree, folder)) is not None]:
         return "{split}/images", nested
-    return "beside", beside or [(None, tree.top)]
+    return "same folder", top_splits or [(None, tree.top)]
 
 
 def _images_in(tree: Tree, folder: str) -> str | None:
@@ -377,9 +377,9 @@ def _split_folders(tree: Tree, above: str) -> list[tuple[str | None, str]]:
 def _report_unassigned(tree: Tree, used: Sequence[str], report: DataReport) -> None:
     inside = tuple(f"{folder}/" for folder in used)
     images = filter(is_image_name, tree.below(_images_in(tree, tree.top) or "", report))
-    if rest := [name for name in images if not name.startswith(inside)]:
-        message = f"{plural(len(rest), 'image')} in no folder of a split, which are not read"
-        report.add(IMAGE_UNASSIGNED, message, Location(rest[0]), samples=len(rest))
+    if unassigned := [name for name in images if not name.startswith(inside)]:
+        message = f"{plural(len(unassigned), 'image')} in no folder of a split, which are not read"
+        report.add(IMAGE_UNASSIGNED, message, Location(unassigned[0]), samples=len(unassigned))
 
 
 def _images_below(tree: Tree, folder: str, report: DataReport) -> Iterator[tuple[str, Location]]:
@@ -421,15 +421,15 @@ def _listed(tree: Tree, name: str, base: str, report: DataReport) -> Iterator[tu
         report.add(PATH_OUTSIDE, f"{plural(outside, 'image')} by an absolute path or outside", Location(name))
 
 
-def _add_entries(layout: Layout, split: str | None, images: list[tuple[str, Location]], report: DataReport) -> None:
+def _add_entries(layout: YoloLayout, split: str | None, images: list[tuple[str, Location]], report: DataReport) -> None:
     """Add the images of one split, each once, with their label files."""
     owners: dict[str, str] = {}
-    seen: set[str] = set()
+    added: set[str] = set()
     for image, location in images:
-        if image in seen:
+        if image in added:
             report.add(IMAGE_TWICE, f"{image} is in {split or 'the dataset'} already", location)
             continue
-        seen.add(image)
+        added.add(image)
         expected = layout.tree.expected_label(image)
         if (owner := owners.setdefault(expected, image)) != image:
             layout.shared[image] = Issue(LABEL_SHARED, f"shares {expected} with {owner}", Location(image))
@@ -438,7 +438,7 @@ def _add_entries(layout: Layout, split: str | None, images: list[tuple[str, Loca
         layout.entries.append(Entry(image, split, layout.tree.label_of(image) or ""))
 
 
-def _orphans(layout: Layout, lists: list[str]) -> Iterator[str]:
+def _orphans(layout: YoloLayout, lists: list[str]) -> Iterator[str]:
     """Texts in folders of label files that belong to no image, whether that is in a split or not."""
     tree = layout.tree
     expected = {_key(tree.expected_label(name)) for name in tree.names if is_image_name(name)}
@@ -451,7 +451,7 @@ def _orphans(layout: Layout, lists: list[str]) -> Iterator[str]:
             yield name
 
 
-def _report_splits(layout: Layout, report: DataReport) -> None:
+def _report_splits(layout: YoloLayout, report: DataReport) -> None:
     images: dict[str | None, set[str]] = {}
     for entry in layout.entries:
         images.setdefault(entry.split, set()).add(entry.image)
@@ -459,11 +459,11 @@ def _report_splits(layout: Layout, report: DataReport) -> None:
         if ones == others:
             report.add(SPLITS_ALIKE, f"{first} and {second} are the same {plural(len(ones), 'image')}", Location("."))
     label = next((entry.annotation for entry in layout.entries if posixpath.isabs(entry.annotation)), None)
-    if label is not None and layout.kind == "beside":
+    if label is not None and layout.kind == "same folder":
         report.add(ROOT_ABOVE, f"the label files are in {posixpath.dirname(label)}", Location("."))
 
 
-def _name_classes(layout: Layout, data: DataYaml | None, report: DataReport) -> None:
+def _name_classes(layout: YoloLayout, data: DataYaml | None, report: DataReport) -> None:
     tree = layout.tree
     if data is not None:
         layout.names, layout.class_count = data.names, data.class_count
@@ -491,7 +491,7 @@ def _read_names(files: Files, name: str, report: DataReport) -> tuple[str, ...]:
     return tuple(line.strip() or f"class_{number}" for number, line in enumerate(lines))
 
 
-def _report_missing_labels(layout: Layout, report: DataReport) -> None:
+def _report_missing_labels(layout: YoloLayout, report: DataReport) -> None:
     """Images without label files: each is background, most of a split is a mistake, all of them surely is one."""
     lost = [entry.image for entry in layout.entries if not entry.annotation]
     if lost and len(lost) == len(layout.entries):
@@ -509,17 +509,17 @@ def _report_missing_labels(layout: Layout, report: DataReport) -> None:
         report.add(LABEL_MISSING, f"there is no {layout.tree.expected_label(image)}", Location(image))
 
 
-def _looked_for(layout: Layout, images: list[str]) -> str:
+def _looked_for(layout: YoloLayout, images: list[str]) -> str:
     tree = layout.tree
     return "; ".join(f"{image} needs {tree.absolute(tree.expected_label(image))}" for image in images[:3])
 
 
-def _guess(layout: Layout) -> str:
+def _guess(layout: YoloLayout) -> str:
     """Where the labels may be instead."""
     names = layout.tree.names
-    wanted = {_stem(entry.image) for entry in layout.entries}
+    stems = {_stem(entry.image) for entry in layout.entries}
     texts = [name for name in names if name.lower().endswith(".txt")]
-    if same := [name for name in texts if _stem(name) in wanted]:
+    if same := [name for name in texts if _stem(name) in stems]:
         needed = posixpath.dirname(layout.tree.expected_label(layout.entries[0].image))
         return (
             f"label files of the right names are in {posixpath.dirname(same[0]) or '.'}: move them to {needed or '.'}"

@@ -76,7 +76,7 @@ ROW_COMMAS = _row_issue(
 )
 ROW_NUMBER = _row_issue("row-number", "label value that is not a number", "correct or delete the row")
 ROW_CLASS = _row_issue(
-    "row-class", "class that is not a whole number from 0", "write the position of the class in `names`",
+    "row-class", "class that is not an integer from 0", "write the position of the class in `names`",
     "writes the number of a class given by its name, leaves other rows out",
 )  # fmt: skip
 PIXEL_COORDINATES = _row_issue(
@@ -205,12 +205,12 @@ def _check_events(yaml: Any, events: Iterator[Any], data: DataYaml) -> None:
 
 
 def _pairs(node: Any, data: DataYaml) -> Iterator[tuple[str, Any]]:
-    seen = set()
+    keys = set()
     for key, value in node.value:
         if isinstance(key.value, str):
-            if key.value in seen:
+            if key.value in keys:
                 data.add(YAML_INVALID, f"the key {key.value[:60]!r} is given twice", key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
             yield key.value, value
 
 
@@ -243,7 +243,7 @@ def _names(node: Any, data: DataYaml) -> tuple[str, ...]:
         pairs = dict(_pairs(node, data))
         names = {int(key): _text(value) for key, value in pairs.items() if _is_number(key)}
         if wrong := [key for key in pairs if not _is_number(key)]:
-            data.add(NAMES_INVALID, f"the class number {wrong[0][:60]!r} is not a whole number from 0", node.start_mark)
+            data.add(NAMES_INVALID, f"the class number {wrong[0][:60]!r} is not an integer from 0", node.start_mark)
     else:
         names = dict(enumerate(map(_text, node.value)))
     count = max(names, default=-1) + 1
@@ -407,12 +407,14 @@ def _relative(
         fitting = _fitting_conventions(row.values, size) if size else []
         if len(row.values) == 4:  # a polygon is written in one way only and excludes none
             labels.conventions = set(fitting) if labels.conventions is None else labels.conventions & set(fitting)
-        shown = f"; the image is {size[0]} x {size[1]}; it fits as {' or '.join(fitting) or 'nothing'}" if size else ""
-        if issue(PIXEL_COORDINATES, f"{row.values[:4]} looks like pixels{shown}", row.location) != "repair":
+        details = (
+            f"; the image is {size[0]} x {size[1]}; it fits as {' or '.join(fitting) or 'nothing'}" if size else ""
+        )
+        if issue(PIXEL_COORDINATES, f"{row.values[:4]} looks like pixels{details}", row.location) != "repair":
             continue
         convention = options.pixels or next(iter(fitting), "")
         if size is None or convention not in fitting:
-            issue(PIXELS_UNFIT, f"it does not fit as {convention or 'any'}{shown}", row.location)
+            issue(PIXELS_UNFIT, f"it does not fit as {convention or 'any'}{details}", row.location)
             continue
         values = PIXEL_CONVENTIONS[convention](*row.values) if len(row.values) == 4 else row.values
         yield replace(row, values=tuple(value / size[i % 2] for i, value in enumerate(values)))

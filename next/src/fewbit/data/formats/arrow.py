@@ -15,18 +15,18 @@ from fewbit.data.types import DataReport, Depth, Detection, Files, Format, Sourc
 from fewbit.errors import plural, require
 
 SUFFIXES = (".arrow", ".feather", ".ipc")
-_LOOKED_AT = 500
+_MAX_NAMES = 500
 
 
 def detect(files: Files) -> Detection | None:
     """Files that begin with `ARROW1` or `FEA1`, or are called `.arrow` or `.feather`."""
-    names = files.names()[:_LOOKED_AT]
+    names = files.names()[:_MAX_NAMES]
     tables = [name for name in names if shards.is_row_file(name, SUFFIXES)]
     if not tables:
-        whole = len(names) == 1 and files.read(names[0], 6).startswith((b"ARROW1", b"FEA1"))
-        return Detection(0.95, "an Arrow file") if whole else None
+        single_file = len(names) == 1 and files.read(names[0], 6).startswith((b"ARROW1", b"FEA1"))
+        return Detection(0.95, "an Arrow file") if single_file else None
     if any(name.rpartition("/")[2] == "state.json" for name in names):
-        return Detection(0.6, "Arrow files")  # saved by datasets, which says more
+        return Detection(0.6, "Arrow files")  # saved by datasets: the huggingface format reads its metadata too
     others = sum(shards.suffix_of(name) in (".csv", ".tsv", ".json", ".jsonl", ".parquet") for name in names)
     return Detection(0.95 if not others else 0.6, plural(len(tables), "Arrow file"))
 

@@ -79,10 +79,10 @@ def _report_rates(clips: Mapping[str, _Clip], report: DataReport) -> None:
     if not clips:
         return
     rates = Counter(sorted(clip.rate for clip in clips.values()))
-    usual = max(rates, key=rates.__getitem__)
+    most_common = max(rates, key=rates.__getitem__)
     for name, clip in clips.items():
-        if clip.rate != usual:
-            report.add(SAMPLING_RATE, f"{clip.rate:,} Hz; most have {usual:,} Hz", Location(name))
+        if clip.rate != most_common:
+            report.add(SAMPLING_RATE, f"{clip.rate:,} Hz; most have {most_common:,} Hz", Location(name))
     seconds = [clip.seconds for clip in clips.values()]
     hertz = ", ".join(f"{rate:,} Hz" for rate in rates)
     report.facts["layout"] = f"{hertz}; {min(seconds):.2f} to {max(seconds):.2f} s"

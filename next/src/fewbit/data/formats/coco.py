@@ -60,7 +60,7 @@ CATEGORIES_MISSING = IssueType(
     'write "categories": [{"id": 1, "name": "cat"}, …]', "raise", ("keep",),
 )  # fmt: skip
 IMAGE_INVALID = IssueType(
-    "image-entry-invalid", Severity.ERROR, "image entry without a file name or an id of its own",
+    "image-entry-invalid", Severity.ERROR, "image entry without a file name or a unique id",
     'an image is {"id": 1, "file_name": "a.jpg", "width": 640, "height": 480}', "raise", ("drop",),
 )  # fmt: skip
 ANNOTATION_ORPHAN = IssueType(
@@ -124,8 +124,8 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
         files = Folder(folder.parent if folder.name.lower() == "annotations" else folder, files.root, report)
         names = [name for name in files.names() if os.path.basename(name) == names[0]][:1]
     splits = {name: split_of_file(name) or _split_above(name) for name in names}
-    chosen = as_split(options.get("split"), {split: 0 for split in SPLITS if split in splits.values()})
-    names = [name for split in (*SPLITS, None) for name in names if splits[name] == split and chosen in (None, split)]
+    selected = as_split(options.get("split"), {split: 0 for split in SPLITS if split in splits.values()})
+    names = [name for split in (*SPLITS, None) for name in names if splits[name] == split and selected in (None, split)]
     parsed = {name: content for name in names if (content := _load(files, name, report)) is not None}
     categories = _categories(parsed, report)
     entries: dict[str, Entry] = {}
@@ -146,7 +146,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
 
 
 def _split_above(name: str) -> str | None:
-    folders = [split_of_folder(part) for part in name.split("/")[:-1]]
+    folders = [split_of_folder(folder) for folder in name.split("/")[:-1]]
     return next((split for split in reversed(folders) if split), None)
 
 
@@ -200,7 +200,7 @@ def _categories(parsed: Mapping[str, dict[str, Any]], report: DataReport) -> dic
 def _image_finder(files: Files, annotation: str) -> Callable[[str], str | None]:
     """Finds an image by its `file_name`: at that path below any folder, or at least with the same base name.
 
-    Of several, one beside the annotation file comes first, then one in a folder of its split.
+    Of several, one next to the annotation file comes first, then one in a folder of its split.
     """
     above, split = posixpath.dirname(annotation), split_of_file(annotation)
     by_base: dict[str, list[str]] = {}
@@ -243,8 +243,8 @@ def _index_images(
             report.add(detection.IMAGE_MISSING, entry["file_name"][:200], location)
         else:
             width, height = entry.get("width"), entry.get("height")
-            known = isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0
-            size = (width, height) if known else None
+            has_size = isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0
+            size = (width, height) if has_size else None
             images[entry["id"]] = entries.setdefault(image, Entry(image, split, file, size))
     return images
 
@@ -279,10 +279,10 @@ def _index_objects(
             crowds += 1
         elif (image := images[identity]) is not None:
             category = entry.get("category_id")
-            known = category if isinstance(category, int | str) else None
+            category_id = category if isinstance(category, int | str) else None
             image.objects.append(
                 _Annotation(
-                    row, _numbers(entry.get("bbox")), known, _dumped(entry.get("segmentation") if masks else None)
+                    row, _numbers(entry.get("bbox")), category_id, _dumped(entry.get("segmentation") if masks else None)
                 )
             )
     if crowds:
@@ -290,7 +290,7 @@ def _index_objects(
 
 
 def _shown(entry: Any) -> str:
-    """An entry by its keys; the text of the whole could be very long or nested without end."""
+    """An entry by its keys; its complete text could be very long or nested without end."""
     return f"keys {', '.join(list(map(str, entry))[:6])}"[:200] if isinstance(entry, dict) else type(entry).__name__
 
 
@@ -339,8 +339,8 @@ class CocoSource(DetectionSource):
         if entry.box is None:
             issue(detection.BOX_INVALID, "the box is not four numbers", location)
             return None
-        left, top, width, height = (value / size[axis % 2] for axis, value in enumerate(entry.box))
-        box = detection.fit_box(shapes.box_from_top_left(left, top, width, height), location, issue)
+        x, y, width, height = (value / size[axis % 2] for axis, value in enumerate(entry.box))
+        box = detection.fit_box(shapes.box_from_top_left(x, y, width, height), location, issue)
         if box is None:
             return None
         instance = Object(class_index or 0, box)
@@ -375,10 +375,10 @@ def _rle(segmentation: Mapping[str, Any], size: Size) -> Callable[[], shapes.Mas
 def _polygons(segmentation: Any, size: Size) -> Iterator[shapes.Points]:
     if not isinstance(segmentation, list) or not segmentation:
         raise ValueError("not a list of polygons")
-    for part in segmentation:
-        if not isinstance(part, list) or len(part) < 6 or len(part) % 2 or not _all_numbers(part):
+    for polygon in segmentation:
+        if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or not _all_numbers(polygon):
             raise ValueError("a polygon is a list of six or more numbers, x and y in turn")
-        yield np.array(part, np.float64).reshape(-1, 2) / size
+        yield np.array(polygon, np.float64).reshape(-1, 2) / size
 
 
 def example(folder: Path) -> Path:

@@ -27,19 +27,19 @@ def detect(files: Files) -> Detection | None:
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> RowSource:
     """Read headers; with `full` depth every row."""
-    opened: list[Shard] = []
+    table_shards: list[Shard] = []
     for file in row_files(files, SUFFIXES, report):
         try:
-            plain, issues = open_text(files, file.name, options.get("encoding"))
+            text_file, issues = open_text(files, file.name, options.get("encoding"))
         except SampleError as error:
             report.add(error.issue.type, error.issue.message, error.issue.location)
             continue
         for issue in issues:
             report.add(issue.type, issue.message, issue.location)
-        reader = open_csv(plain, report, options)
+        reader = open_csv(text_file, report, options)
         if reader is not None:
-            opened.append(Shard(reader, file.split))
-    table = TextTable(opened, report, text_only=not options.get("types"))
+            table_shards.append(Shard(reader, file.split))
+    table = TextTable(table_shards, report, text_only=not options.get("types"))
     return row_source(table, files, report, depth=depth, options=options)
 
 
@@ -74,7 +74,7 @@ FORMAT = Format(
         FormatOption("delimiter", "character between fields: , ; | or tab"),
         FormatOption("encoding", "of files that are not UTF-8, such as cp1252"),
         FormatOption("header", "column names of files without a header line, as text,label", (str, list)),
-        FormatOption("types", "types of columns, as label=int,score=float; the rest stays text", (str, dict)),
+        FormatOption("types", "types of columns, as label=int,score=float; other columns stay text", (str, dict)),
         *ROW_OPTIONS,
     ),
     write, "row",

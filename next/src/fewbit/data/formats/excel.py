@@ -41,7 +41,7 @@ from fewbit.errors import UsageError, nearest, plural, require
 
 SUFFIXES = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
 MOST_FILE, MOST_UNPACKED = 256 << 20, 1 << 30
-"""Bytes of a workbook, and of what it unpacks to: it is read into memory as a whole."""
+"""Bytes of a workbook, and of what it unpacks to: it is read into memory."""
 _BLOCK = 1000
 
 BAD_WORKBOOK = IssueType(
@@ -72,7 +72,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
             report.add(error.issue.type, error.issue.message, error.issue.location)
     order = {split: number for number, split in enumerate((*SPLITS, None))}
     table = SheetTable(sorted(sheets, key=lambda sheet: order[sheet.split]))  # type: ignore[index]
-    if not sheets and report.raising():  # that it has no rows would be said on top of it
+    if not sheets and report.raising():  # do not also report that there are no rows
         return row_source(table, None, DataReport(), depth="index", options={})
     return row_source(table, files, report, depth=depth, options=options)
 
@@ -143,18 +143,18 @@ class SheetTable:
         return self._sheets[number], index - self._starts[number]
 
 
-def _sheets(files: Files, file: RowFile, report: DataReport, chosen: str | None) -> list[Sheet]:
+def _sheets(files: Files, file: RowFile, report: DataReport, sheet: str | None) -> list[Sheet]:
     """The sheets of a workbook that are to be read."""
     book = _open(files, file.name)
     try:
         names = list(book.sheet_names)
-        if chosen is not None and chosen not in names:
+        if sheet is not None and sheet not in names:
             raise UsageError(
-                f"there is no sheet {chosen!r}", code="sheet-missing", param="data_option", where=file.name,
-                expected=", ".join(nearest(chosen, names) or names),
+                f"there is no sheet {sheet!r}", code="sheet-missing", param="data_option", where=file.name,
+                expected=", ".join(nearest(sheet, names) or names),
                 hint="check the spelling of {data_option=sheet=NAME}",
             )  # fmt: skip
-        cells = {name: _cells(book, name) for name in names if chosen in (None, name)}
+        cells = {name: _cells(book, name) for name in names if sheet in (None, name)}
     except UsageError:
         raise
     except BaseException as error:
@@ -204,14 +204,14 @@ def _cells(book: Any, name: str) -> list[tuple[int, list[Any]]]:
     first = (sheet.start or (0, 0))[0]
     rows = []
     for number, row in enumerate(sheet.to_python(skip_empty_area=True), first + 1):
-        values = [_plain(value) for value in row]
+        values = [_json_value(value) for value in row]
         if any(value is not None for value in values):
             rows.append((number, values))
     return rows
 
 
-def _plain(value: Any) -> Any:
-    """A cell as JSON has it; Excel knows no whole numbers, so 2.0 is 2."""
+def _json_value(value: Any) -> Any:
+    """A cell as JSON has it; Excel has no integers, so 2.0 becomes 2."""
     if isinstance(value, str):
         return value or None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face datasets: folders written by `save_to_disk`, and objects of the `datasets` library.
 
-A saved folder is Arrow files and JSON, so it is read without the library, also inside an archive. Objects with a format
-of their own (`with_format("torch")`) are left as they are; of all others rows get the meaning that rows of files have.
+A saved folder is Arrow files and JSON, so it is read without the library, also inside an archive. Objects with an
+output format (`with_format("torch")`) are left as they are; rows of all others are read like rows of files.
 """
 
 from __future__ import annotations
@@ -107,44 +107,44 @@ def scan_object(data: Any, report: DataReport, *, depth: Depth, options: Mapping
 
     report.data_format = "huggingface"
     named = dict(data) if isinstance(data, Mapping) else {str(getattr(data, "split", None) or ""): data}
-    parts = {_split_name(name): part for name, part in named.items()}
-    parts = {name: parts[name] for name in sorted(parts, key=_split_order)}
-    described = {name: _features_of(part) for name, part in parts.items()}
+    splits = {_split_name(name): dataset for name, dataset in named.items()}
+    splits = {name: splits[name] for name in sorted(splits, key=_split_order)}
+    described = {name: _features_of(dataset) for name, dataset in splits.items()}
     _compare_columns({name: tuple(columns) for name, columns in described.items() if columns}, report)
     features = [Features.of(columns) for columns in described.values()]
     datasets = sys.modules["datasets"]
-    if any(isinstance(part, datasets.IterableDataset) for part in parts.values()):
+    if any(isinstance(dataset, datasets.IterableDataset) for dataset in splits.values()):
         return feature_rows(
-            StreamTable(parts, report), features, None, report, depth=depth, options=options, local_paths=True
+            StreamTable(splits, report), features, None, report, depth=depth, options=options, local_paths=True
         )
-    only = next(iter(parts.values())) if len(parts) == 1 else None
-    if only is not None and only.format["type"] is not None:  # with_format("torch"): the user wants it so
-        facts: dict[str, Any] = {"batched": False, "columns": list(only.column_names)}
+    single = next(iter(splits.values())) if len(splits) == 1 else None
+    if single is not None and single.format["type"] is not None:  # with_format("torch"): the user chose it
+        facts: dict[str, Any] = {"batched": False, "columns": list(single.column_names)}
         if (names := next(iter(features[0].classes.values()), None)) is not None:
             facts["classes"] = names
-        source = ObjectSource(only, facts, "Dataset", runs_code=True)
+        source = ObjectSource(single, facts, "Dataset", runs_code=True)
         if depth == "full":
             check_elements(source, report)
         return source
-    return feature_rows(DatasetTable(parts), features, None, report, depth=depth, options=options, local_paths=True)
+    return feature_rows(DatasetTable(splits), features, None, report, depth=depth, options=options, local_paths=True)
 
 
 class DatasetTable:
     """Rows of map-style datasets, one split after the other; images stay bytes.
 
     Args:
-        parts: datasets by split.
+        datasets: datasets by split.
     """
 
-    def __init__(self, parts: Mapping[str, Any]):
-        self._splits = list(parts)
+    def __init__(self, datasets: Mapping[str, Any]):
+        self._splits = list(datasets)
         # What Arrow holds, through the dataset's own selection and order, and not what its features would decode.
-        self._parts = [part.with_format("arrow") for part in parts.values()]
-        self.columns: Sequence[str] = union(part.column_names for part in self._parts)
+        self._datasets = [dataset.with_format("arrow") for dataset in datasets.values()]
+        self.columns: Sequence[str] = union(dataset.column_names for dataset in self._datasets)
         self.embedded: tuple[str, ...] = ()
         self._starts = [0]
-        for part in self._parts:
-            self._starts.append(self._starts[-1] + len(part))
+        for dataset in self._datasets:
+            self._starts.append(self._starts[-1] + len(dataset))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -156,24 +156,26 @@ class DatasetTable:
     def fetch(self, indices: Sequence[int]) -> list[Row]:
         """Several rows, those of a split together."""
         rows: dict[int, Row] = {}
-        for number in range(len(self._parts)):
+        for number in range(len(self._datasets)):
             start, stop = self._starts[number], self._starts[number + 1]
-            wanted = sorted({index for index in indices if start <= index < stop})
-            if wanted:
-                rows |= zip(wanted, self._read(number, self._parts[number], [index - start for index in wanted]))
+            requested = sorted({index for index in indices if start <= index < stop})
+            if requested:
+                rows |= zip(
+                    requested, self._read(number, self._datasets[number], [index - start for index in requested])
+                )
         if missing := [index for index in indices if index not in rows]:
             raise IndexError(missing[0])
         return [rows[index] for index in indices]
 
     def blocks(self) -> Iterator[tuple[int, list[Row]]]:
         """All rows in order; images by their row number."""
-        for number, part in enumerate(self._parts):
-            others = [name for name in part.column_names if name not in self.embedded]
-            light = part.select_columns(others) if self.embedded else part
-            for start in range(0, len(part), _BLOCK):
+        for number, dataset in enumerate(self._datasets):
+            others = [name for name in dataset.column_names if name not in self.embedded]
+            without_images = dataset.select_columns(others) if self.embedded else dataset
+            for start in range(0, len(dataset), _BLOCK):
                 first = self._starts[number] + start
-                places = range(start, min(start + _BLOCK, len(part)))
-                rows: list[Row] = self._read(number, light, places) if others else [{} for _ in places]
+                positions = range(start, min(start + _BLOCK, len(dataset)))
+                rows: list[Row] = self._read(number, without_images, positions) if others else [{} for _ in positions]
                 for name in self.embedded:
                     for offset, row in enumerate(rows):
                         row[name] = {"row": first + offset}
@@ -188,9 +190,9 @@ class DatasetTable:
         """The name of the split."""
         return self._splits[bisect_right(self._starts, index) - 1] or None
 
-    def _read(self, number: int, part: Any, positions: Sequence[int]) -> list[Row]:
+    def _read(self, number: int, dataset: Any, positions: Sequence[int]) -> list[Row]:
         try:
-            return _arrow.plain_rows(part[list(positions)])
+            return _arrow.to_rows(dataset[list(positions)])
         except Exception as error:  # the library passes on whatever Arrow and fsspec raise
             reason = f"{type(error).__name__}: {str(error)[:200]}"
             raise SampleError(
@@ -201,15 +203,15 @@ class DatasetTable:
 class StreamTable:
     """Rows of streamed datasets, kept in a temporary file as they are read."""
 
-    def __init__(self, parts: Mapping[str, Any], report: DataReport):
+    def __init__(self, datasets: Mapping[str, Any], report: DataReport):
         from fewbit.data.spool import Spool
 
         # Images stay bytes; without features nothing would be decoded anyway.
-        streams = {name: part.decode(False) if part.features else part for name, part in parts.items()}
+        streams = {name: dataset.decode(False) if dataset.features else dataset for name, dataset in datasets.items()}
         self._spool = Spool(
-            lambda: ([name, row] for name, part in streams.items() for row in part), "the stream", report
+            lambda: ([name, row] for name, dataset in streams.items() for row in dataset), "the stream", report
         )
-        self.columns: Sequence[str] = union(part.column_names or () for part in parts.values())
+        self.columns: Sequence[str] = union(dataset.column_names or () for dataset in datasets.values())
         self.embedded: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -285,16 +287,16 @@ def _by_split(row_files: Sequence[RowFile]) -> list[RowFile]:
     return sorted(row_files, key=lambda file: _split_order(file.split or ""))
 
 
-def _features_of(part: Any) -> Mapping[str, Any]:
-    features = getattr(part, "features", None)
+def _features_of(dataset: Any) -> Mapping[str, Any]:
+    features = getattr(dataset, "features", None)
     described: Mapping[str, Any] = features.to_dict() if features is not None else {}
     return described
 
 
 def _compare_columns(columns: Mapping[str, tuple[str, ...]], report: DataReport) -> None:
     if len({frozenset(names) for names in columns.values()}) > 1:
-        shown = "; ".join(f"{split or 'all'}: {', '.join(names[:20])}" for split, names in columns.items())
-        report.add(COLUMNS_DIFFER, f"{plural(len(columns), 'split')}: {shown}", samples=0)
+        description = "; ".join(f"{split or 'all'}: {', '.join(names[:20])}" for split, names in columns.items())
+        report.add(COLUMNS_DIFFER, f"{plural(len(columns), 'split')}: {description}", samples=0)
 
 
 def example(folder: Path) -> Path:
@@ -303,15 +305,15 @@ def example(folder: Path) -> Path:
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     )
-    parts = {}
+    splits = {}
     for split, count in (("train", 12), ("validation", 4)):
         rows = {
             "text": [f"text {number} of {split}" for number in range(count)],
             "label": [n % 2 for n in range(count)],
         }
-        parts[split] = datasets.Dataset.from_dict(rows, features=features)
+        splits[split] = datasets.Dataset.from_dict(rows, features=features)
     datasets.disable_progress_bars()
-    datasets.DatasetDict(parts).save_to_disk(str(folder))
+    datasets.DatasetDict(splits).save_to_disk(str(folder))
     return folder
 
 

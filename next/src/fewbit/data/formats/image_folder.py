@@ -26,7 +26,7 @@ IMAGE_SKIPPED = IMAGES.skipped
 _OTHER_LAYOUTS = frozenset(
     ("annotations", "jpegimages", "imagesets", "segmentationclass", "segmentationobject", "masks", "labels", "images")
 )
-"""Folders of YOLO, COCO, VOC and mask datasets, which nobody means as classes."""
+"""Folders of YOLO, COCO, VOC and mask datasets, which are not classes."""
 _MAYBE_CLASSES = frozenset(("annotation", "mask", "label", "image", "imgs", "img", "gt", "groundtruth", "ground_truth"))
 """The same, if there are no other folders: {mask, no_mask} are classes."""
 _OTHER_FORMATS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml", "dataset_dict.json", "state.json")
@@ -55,8 +55,8 @@ def detect(files: Files) -> Detection | None:
     if all(split_of_folder(top) for top in tops):
         return Detection(0.75 if table else 0.9, f"images below {' and '.join(tops[:3])}")
     doubt = table or mostly_others or len(folders) == 1
-    shown = f"{', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''}"
-    return Detection(0.6 if doubt else 0.85, f"images in folders named {shown}")
+    examples = f"{', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''}"
+    return Detection(0.6 if doubt else 0.85, f"images in folders named {examples}")
 
 
 def _other_layout(names: Sequence[str], images: Sequence[str]) -> str | None:
@@ -65,9 +65,9 @@ def _other_layout(names: Sequence[str], images: Sequence[str]) -> str | None:
         if name.lower() in _OTHER_FORMATS or name.rpartition("/")[2].lower() in _METADATA:
             return f"images next to {name}"
     folders = {folder.lower() for folder in _class_folders(names)}
-    other = [name for name in folders if name in _OTHER_LAYOUTS or name.endswith(("_masks", "_labels"))]
-    if other or (folders and folders <= _MAYBE_CLASSES):
-        return f"images in folders named {', '.join(sorted(other or folders)[:3])}, as in other formats"
+    reserved = [name for name in folders if name in _OTHER_LAYOUTS or name.endswith(("_masks", "_labels"))]
+    if reserved or (folders and folders <= _MAYBE_CLASSES):
+        return f"images in folders named {', '.join(sorted(reserved or folders)[:3])}, as in other formats"
     stems = [name[: name.rfind(".")].lower() for name in images]
     if 3 * sum(stem.endswith(("_mask", "-mask")) for stem in stems) >= len(images):
         return "images with masks by name"
@@ -77,7 +77,7 @@ def _other_layout(names: Sequence[str], images: Sequence[str]) -> str | None:
 def _class_folders(names: Iterable[str]) -> set[str]:
     """Names of the folders that would be classes: at the top, or below a split."""
     folders = {tuple(name.split("/", 2)[:-1]) for name in names if "/" in name}
-    return {parts[-1] if split_of_folder(parts[0]) else parts[0] for parts in folders}
+    return {segments[-1] if split_of_folder(segments[0]) else segments[0] for segments in folders}
 
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> ClassFolderSource:
@@ -88,8 +88,8 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     if depth == "full":
         inspection = inspect_images(files, [entry.name for entry in entries], report)
         leaks = report_duplicates(files, entries, inspection.sizes, report)
-        usual = {name: SUFFIXES_BY_FORMAT[header.format] for name, header in inspection.headers.items()}
-        wrong = {name: suffixes[0] for name, suffixes in usual.items() if suffix_of(name) not in suffixes}
+        suffixes_by_name = {name: SUFFIXES_BY_FORMAT[header.format] for name, header in inspection.headers.items()}
+        wrong = {name: suffixes[0] for name, suffixes in suffixes_by_name.items() if suffix_of(name) not in suffixes}
         repair = Repair(layout, inspection.damaged, leaks, wrong)
         entries = [entry for entry in entries if entry.name not in inspection.dropped]
     return ClassFolderSource(files, entries, decode, IMAGES.task, repair)
@@ -103,7 +103,7 @@ def _color(value: Any) -> Color:
     if value is None:
         return WHITE
     try:
-        red, green, blue = (int(part) for part in (value.split(",") if isinstance(value, str) else value))
+        red, green, blue = (int(channel) for channel in (value.split(",") if isinstance(value, str) else value))
     except (TypeError, ValueError):
         red = green = blue = -1
     if min(red, green, blue) < 0 or max(red, green, blue) > 255:

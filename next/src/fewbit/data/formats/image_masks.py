@@ -119,7 +119,7 @@ def _pair(names: Iterable[str]) -> tuple[list[_Pair], list[_Problem]]:
             problems += [(MASK_MISSING, "no mask of this name", image, split) for image in (name, *others)]
             continue
         pairs.append(_Pair(name, masks[mask_key].pop(0), split))
-        problems += [(STEM_TWICE, f"same name as {name}", other, split) for other in others]
+        problems += [(STEM_TWICE, f"same name as {name}", duplicate, split) for duplicate in others]
     for (folder, _), orphans in masks.items():
         problems += [(MASK_ORPHAN, "no image of this name", name, _split(folder)) for name in orphans]
     order: tuple[str | None, ...] = (None, *SPLITS)
@@ -128,17 +128,18 @@ def _pair(names: Iterable[str]) -> tuple[list[_Pair], list[_Problem]]:
 
 def _role(folder: str) -> tuple[str, bool]:
     """The folder without the word that says what it holds, and whether that is masks."""
-    parts = folder.split("/")
-    for position, part in enumerate(parts):
+    segments = folder.split("/")
+    for position, segment in enumerate(segments):
         for pattern, is_mask in ((_MASK_FOLDER, True), (_IMAGE_FOLDER, False)):
-            match = pattern.fullmatch(part.lower())
+            match = pattern.fullmatch(segment.lower())
             if match and (match[1] is None or split_of_folder(match[1])):
-                return "/".join([*parts[:position], *filter(None, match.groups()), *parts[position + 1 :]]), is_mask
+                remaining = [*segments[:position], *filter(None, match.groups()), *segments[position + 1 :]]
+                return "/".join(remaining), is_mask
     return folder, False
 
 
 def _split(folder: str) -> str | None:
-    return next((split for part in folder.split("/") if (split := split_of_folder(part))), None)
+    return next((split for segment in folder.split("/") if (split := split_of_folder(segment))), None)
 
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> ImageMasksSource:
@@ -203,8 +204,8 @@ class ImageMasksSource:
         if self._binary:
             mask = (mask > 0).astype(np.int32)
         if classes and len(wrong := np.setdiff1d(mask, [*range(len(classes)), IGNORE])):
-            shown = ", ".join(map(str, wrong[:_MOST_SHOWN])) + (", ..." if len(wrong) > _MOST_SHOWN else "")
-            raise SampleError(Issue(MASK_VALUE, f"{shown}; there are {plural(len(classes), 'class')}", location))
+            values = ", ".join(map(str, wrong[:_MOST_SHOWN])) + (", ..." if len(wrong) > _MOST_SHOWN else "")
+            raise SampleError(Issue(MASK_VALUE, f"{values}; there are {plural(len(classes), 'class')}", location))
         return mask
 
     def location(self, index: int) -> Location:

@@ -52,8 +52,8 @@ def detect(files: Files) -> Detection | None:
         return detection
     names = [name for name in files.names() if shards.is_row_file(name, SUFFIXES)]
     try:
-        plain, _ = open_text(files, names[0])
-        shape = _shape(plain)
+        text_file, _ = open_text(files, names[0])
+        shape = _shape(text_file)
     except SampleError:
         return detection
     if shape.coco:
@@ -65,12 +65,12 @@ def detect(files: Files) -> Detection | None:
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> RowSource:
     """Find out how each file is written; with `full` depth read every row."""
-    opened: list[Shard] = []
+    table_shards: list[Shard] = []
     listed = row_files(files, SUFFIXES, report)
     for file in listed:
         try:
-            plain, issues = open_text(files, file.name, options.get("encoding"))
-            shape = _shape(plain)
+            text_file, issues = open_text(files, file.name, options.get("encoding"))
+            shape = _shape(text_file)
         except SampleError as error:
             report.add(error.issue.type, error.issue.message, error.issue.location)
             continue
@@ -80,20 +80,20 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
         for issue in issues:
             report.add(issue.type, issue.message, issue.location)
         if _report_shape(shape, file.name, report):
-            opened.append(Shard(JsonReader(plain, shape), file.split))
-    return row_source(TextTable(opened, report), files, report, depth=depth, options=options)
+            table_shards.append(Shard(JsonReader(text_file, shape), file.split))
+    return row_source(TextTable(table_shards, report), files, report, depth=depth, options=options)
 
 
-def _shape(plain: TextFile) -> Shape:
-    """What a text is, by as much of it as is needed."""
-    head, shape, wanted = b"", None, _HEAD
-    for piece in plain.pieces():
+def _shape(text_file: TextFile) -> Shape:
+    """The shape of a text, from as much of it as is needed."""
+    head, shape, needed = b"", None, _HEAD
+    for piece in text_file.pieces():
         head += piece
-        if len(head) >= wanted:
+        if len(head) >= needed:
             shape = find_shape(head, False)
             if shape is not None:
                 return shape
-            wanted = min(2 * len(head), ENOUGH)
+            needed = min(2 * len(head), ENOUGH)
     return find_shape(head, True) or Shape("lines")
 
 
@@ -104,9 +104,9 @@ def _report_shape(shape: Shape, name: str, report: DataReport) -> bool:
         report.add(COCO_JSON, f"its keys are {', '.join(shape.keys[:6])}", location)
         return False
     if shape.kind == "data":
-        others = [key for key in shape.keys if key != "data"]
+        unread = [key for key in shape.keys if key != "data"]
         report.add(
-            ROWS_UNDER_DATA, f"not read: {', '.join(others[:8])}" if others else "nothing else is there", location
+            ROWS_UNDER_DATA, f"not read: {', '.join(unread[:8])}" if unread else "nothing else is there", location
         )
     elif shape.kind == "array" and shards.suffix_of(name) in (".jsonl", ".ndjson"):
         report.add(NOT_LINES, "it is one array", location)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fewbit.data.archives import natural_key
-from fewbit.data.formats._npy import FILE_ISSUES, MEMBER_NOT_ARRAY, ArrayError, ArrayFile, ArrayInfo, write_npz
+from fewbit.data.formats._npy import FILE_ISSUES, MEMBER_NOT_ARRAY, ArrayError, ArrayFile, ArrayHeader, write_npz
 from fewbit.data.formats._npz_check import (
     CHECK_ISSUES,
     DUPLICATE_SAMPLE,
@@ -69,16 +69,16 @@ ISSUES = (*FILE_ISSUES, *CHECK_ISSUES, STACK_UNEVEN, FILE_IGNORED, OUTPUTS_IGNOR
 _SUFFIXES = (".npz", ".npy")
 _BARE = "array"
 """The name of the only array of a `.npy` file."""
-_PEEKED = 16
-_WHOLE = 64 << 20
-_COMPANIONS = re.compile(r"manifest\.json|readme(\.\w+)?|licen[cs]e(\.\w+)?|.*\.md", re.IGNORECASE)
+_SAMPLED_FILES = 16
+_IN_MEMORY_BYTES = 64 << 20
+_METADATA_FILES = re.compile(r"manifest\.json|readme(\.\w+)?|licen[cs]e(\.\w+)?|.*\.md", re.IGNORECASE)
 
 
 def detect(files: Files) -> Detection | None:
     """Folders of `.npz` or `.npy` files, or one such file."""
     names = files.names()
     arrays = sum(name.lower().endswith(_SUFFIXES) for name in names)
-    others = sum(not _COMPANIONS.fullmatch(name.rpartition("/")[2]) for name in names) - arrays
+    others = sum(not _METADATA_FILES.fullmatch(name.rpartition("/")[2]) for name in names) - arrays
     return Detection(0.95 * arrays / (arrays + others), plural(arrays, "array file")) if arrays else None
 
 
@@ -101,7 +101,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     source = NpzSource(files, units, [kind for kind in VALUE_ISSUES if report.action(kind) in ("drop", "raise")])
     if not units:
         report.add(NO_SAMPLES, "no .npz or .npy file is there")
-    return _Scan(source, report, depth, stacked).run()
+    return _NpzScan(source, report, depth, stacked).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class NpzSource:
         if recent is None or recent[0] != name:
             bare = _BARE if name.lower().endswith(".npy") else None
             size = self.files.size(name)
-            if size <= _WHOLE:
+            if size <= _IN_MEMORY_BYTES:
                 content = self.files.read(name, size)
                 file = ArrayFile(lambda offset, count: content[offset : offset + count], len(content), bare)
             else:
@@ -209,22 +209,22 @@ class NpzSource:
         return unit, None if unit.rows is None else index - start
 
 
-class _Scan:
+class _NpzScan:
     """One pass over the files of a source."""
 
     def __init__(self, source: NpzSource, report: DataReport, depth: Depth, stacked: bool | None):
         self.source, self.report, self.depth, self.stacked = source, report, depth, stacked
-        self.headers: dict[str, Mapping[str, ArrayInfo]] = {}
+        self.headers: dict[str, Mapping[str, ArrayHeader]] = {}
         self.digests: dict[bytes, Location] = {}
         self.samples = 0
 
     def run(self) -> NpzSource:
         """Report every issue, and leave out what is to be dropped."""
-        units, looked_at = self.source.units, self._looked_at()
+        units, sampled = self.source.units, self._sampled_units()
         remaining = []
         for number, unit in enumerate(units):
-            if number in looked_at or self.stacked:
-                checked = self._check(unit, values=self.depth == "full" and number in looked_at)
+            if number in sampled or self.stacked:
+                checked = self._check(unit, values=self.depth == "full" and number in sampled)
                 if checked is None:
                     self.source.left_out += unit.names
                     continue
@@ -237,25 +237,25 @@ class _Scan:
         self._describe()
         return self.source
 
-    def _looked_at(self) -> set[int]:
+    def _sampled_units(self) -> set[int]:
         count = len(self.source.units)
-        if self.depth == "full" or count <= _PEEKED:
+        if self.depth == "full" or count <= _SAMPLED_FILES:
             return set(range(count))
-        return {number * (count - 1) // (_PEEKED - 1) for number in range(_PEEKED)}
+        return {number * (count - 1) // (_SAMPLED_FILES - 1) for number in range(_SAMPLED_FILES)}
 
     def _check(self, unit: _Unit, *, values: bool) -> _Unit | None:
         """The unit as it can be read, or `None` if it is left out."""
         actions: set[Action] = set()
         for name in unit.names:
-            place = Location(name, index=self.samples)
+            location = Location(name, index=self.samples)
             try:
                 file = self.source.open(name)
             except SampleError as error:
                 actions.add(self.report.add(error.issue.type, error.issue.message, error.issue.location))
                 continue
             for problem in file.problems:
-                place = Location(name, index=self.samples, field=problem.field)
-                action = self.report.add(problem.type, problem.message, place)
+                location = Location(name, index=self.samples, field=problem.field)
+                action = self.report.add(problem.type, problem.message, location)
                 actions.add("keep" if problem.type is MEMBER_NOT_ARRAY and action == "drop" else action)
             self.headers[name] = file.infos
             if self.stacked is None and (line := splits_inside(file.infos)):
@@ -280,61 +280,66 @@ class _Scan:
     def _values(self, unit: _Unit) -> set[Action]:
         """Decode everything: checksums, odd values, duplicates."""
         actions: set[Action] = set()
-        whole: Sample = {}
+        arrays: Sample = {}
         for name in unit.names:
             file = self.source.open(name)
             for key in file.infos:
                 try:
-                    whole[key if len(unit.names) == 1 else _stem(name)] = file.array(key)
+                    arrays[key if len(unit.names) == 1 else _stem(name)] = file.array(key)
                 except ArrayError as error:
-                    place = Location(name, index=self.samples, field=key)
-                    actions.add(self.report.add(error.type, error.message, place))
+                    location = Location(name, index=self.samples, field=key)
+                    actions.add(self.report.add(error.type, error.message, location))
         if actions & {"drop", "raise"}:
             return actions
         for row in [None] if unit.rows is None else range(unit.rows):
-            sample = whole if row is None else {key: array[row] for key, array in whole.items()}
+            sample = arrays if row is None else {key: array[row] for key, array in arrays.items()}
             index = self.samples + (row or 0)
             for kind, message, field in odd_values(sample):
-                place = Location(unit.names[0], row=row, index=index, field=field)
-                if self.report.add(kind, message, place) == "drop" and row is None:
+                location = Location(unit.names[0], row=row, index=index, field=field)
+                if self.report.add(kind, message, location) == "drop" and row is None:
                     actions.add("drop")
-            place = Location(unit.names[0], row=row, index=index)
-            first = self.digests.setdefault(digest(sample), place)
-            if first is not place:
-                self.report.add(DUPLICATE_SAMPLE, f"the same values as {first}", place)
+            location = Location(unit.names[0], row=row, index=index)
+            first = self.digests.setdefault(digest(sample), location)
+            if first is not location:
+                self.report.add(DUPLICATE_SAMPLE, f"the same values as {first}", location)
         return actions
 
     def _compare(self, units: Sequence[_Unit]) -> list[_Unit]:
-        """Report files that differ from most others; rename arrays where that is certain and wanted."""
+        """Report files that differ from most others; rename arrays if `on_error=repair` and the match is unique."""
         if any(len(unit.names) > 1 for unit in units):  # columns differ by nature
             return list(units)
         keys = Counter(tuple(infos) for infos in self.headers.values() if infos)
         if not keys:
             return list(units)
-        usual = max(keys, key=lambda names: (keys[names], names))
+        common_keys = max(keys, key=lambda names: (keys[names], names))
         remaining = []
         for unit in units:
             infos = self.headers.get(unit.names[0])
-            if infos is not None and infos and set(infos) != set(usual):
-                unit, action = self._rename(unit, infos, usual)
+            if infos is not None and infos and set(infos) != set(common_keys):
+                unit, action = self._rename(unit, infos, common_keys)
                 if action == "drop":
                     self.source.left_out += unit.names
                     continue
             remaining.append(unit)
-        for key in usual:
+        for key in common_keys:
             infos_by_file = {name: infos[key] for name, infos in self.headers.items() if key in infos}
             compare_array(self.report, key, infos_by_file, bool(self.stacked))
         return remaining
 
-    def _rename(self, unit: _Unit, infos: Mapping[str, ArrayInfo], usual: Sequence[str]) -> tuple[_Unit, Action]:
-        extra, missing = [key for key in infos if key not in usual], [key for key in usual if key not in infos]
+    def _rename(
+        self, unit: _Unit, infos: Mapping[str, ArrayHeader], common_keys: Sequence[str]
+    ) -> tuple[_Unit, Action]:
+        extra = [key for key in infos if key not in common_keys]
+        missing = [key for key in common_keys if key not in infos]
         message = "; ".join(
             filter(None, [f"has {', '.join(extra)}" if extra else "", f"lacks {', '.join(missing)}" if missing else ""])
         )
         action = self.report.add(KEYS_DIFFER, message, Location(unit.names[0]))
-        plain = {_plain(key): key for key in missing}
-        rename = tuple((key, plain[_plain(key)]) for key in extra if _plain(key) in plain)
-        certain = len({new for _, new in rename}) == len(rename) == len(missing) == len(plain)
+        by_normalized = {_normalized_name(key): key for key in missing}
+        rename = tuple(
+            (key, by_normalized[_normalized_name(key)]) for key in extra if _normalized_name(key) in by_normalized
+        )
+        certain = len({new for _, new in rename}) == len(rename) == len(missing) == len(by_normalized)
         if action == "repair" and rename and certain:
             return _Unit(unit.names, unit.split, unit.rows, rename), action
         return unit, action
@@ -342,7 +347,7 @@ class _Scan:
     def _describe(self) -> None:
         """Names, dtypes and shapes of the arrays, as far as they were looked at."""
         columns = {name: _stem(name) for unit in self.source.units if len(unit.names) > 1 for name in unit.names}
-        table: dict[str, list[ArrayInfo]] = defaultdict(list)
+        table: dict[str, list[ArrayHeader]] = defaultdict(list)
         for name, infos in self.headers.items():
             for key, info in infos.items():
                 table[columns.get(name, key)].append(info)
@@ -355,21 +360,21 @@ def _units(files: Files, report: DataReport, split: str | None, stacked: bool) -
     """Files in the order train, val, test, each in natural order."""
     names = [name for name in files.names() if name.lower().endswith(_SUFFIXES)]
     for name in files.names():
-        if not name.lower().endswith(_SUFFIXES) and not _COMPANIONS.fullmatch(name.rpartition("/")[2]):
+        if not name.lower().endswith(_SUFFIXES) and not _METADATA_FILES.fullmatch(name.rpartition("/")[2]):
             report.add(FILE_IGNORED, "not read", Location(name))
     names = _without_outputs(names, report)
     splits = {name: _split_of(name) for name in names}
     if not all(splits.values()):  # a file called test.npz among input0.npz … is no split
         splits = {name: split_of_folder(name.partition("/")[0]) if "/" in name else None for name in names}
     if split is not None:
-        wanted = split_of_folder(split)
-        names = [name for name in names if splits[name] == wanted]
-        if wanted is None or not names:
-            there = [name for name in SPLITS if name in splits.values()]
+        selected = split_of_folder(split)
+        names = [name for name in names if splits[name] == selected]
+        if selected is None or not names:
+            available = [name for name in SPLITS if name in splits.values()]
             raise UsageError(
                 f"there is no split {split!r}", code="split-unknown", param="split", where=files.root,
-                expected=", ".join(there) or "no splits",
-                hint=f"{{split={there[0]}}}" if there else "leave {split} out",
+                expected=", ".join(available) or "no splits",
+                hint=f"{{split={available[0]}}}" if available else "leave {split} out",
             )  # fmt: skip
     order = {name: number for number, name in enumerate((*SPLITS, None))}
     names.sort()
@@ -405,7 +410,7 @@ def _stem(name: str) -> str:
     return name.rpartition("/")[2].rpartition(".")[0]
 
 
-def _plain(name: str) -> str:
+def _normalized_name(name: str) -> str:
     return re.sub(r"[-_. /]", "", name.casefold().removesuffix(":0"))
 
 

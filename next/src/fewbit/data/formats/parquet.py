@@ -15,16 +15,16 @@ from fewbit.data.types import DataReport, Depth, Detection, Files, Format, Sourc
 from fewbit.errors import plural, require
 
 SUFFIXES = (".parquet", ".pq")
-_LOOKED_AT = 500
+_MAX_NAMES = 500
 
 
 def detect(files: Files) -> Detection | None:
     """Files that begin with `PAR1`, or are called `.parquet`."""
-    names = files.names()[:_LOOKED_AT]
+    names = files.names()[:_MAX_NAMES]
     tables = [name for name in names if shards.is_row_file(name, SUFFIXES)]
     if not tables:
-        whole = len(names) == 1 and files.read(names[0], 4) == b"PAR1"
-        return Detection(0.95, "a Parquet file") if whole else None
+        single_file = len(names) == 1 and files.read(names[0], 4) == b"PAR1"
+        return Detection(0.95, "a Parquet file") if single_file else None
     others = sum(shards.suffix_of(name) in (".csv", ".tsv", ".json", ".jsonl", ".arrow", ".feather") for name in names)
     return Detection(0.95 if not others else 0.6, plural(len(tables), "Parquet file"))
 

@@ -43,7 +43,7 @@ SUFFIXES = (".db", ".sqlite", ".sqlite3", ".db3")
 MAGIC = b"SQLite format 3\0"
 MOST_VALUE = 64 << 20
 """Bytes of one value."""
-_AT_ONCE = 500
+_KEYS_PER_QUERY = 500
 _BLOCK = 1000
 _NO_ROWS = cast(Table, ListTable([]))
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -71,7 +71,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     """Choose the table and read its keys."""
     names = [name for name in files.names() if files.read(name, 16) == MAGIC] or list(files.names()[:1])
     database = SqliteFile(files, names[0]) if names else None
-    return _scan(database, files, report, depth, options)
+    return _scan(database, report, depth, options)
 
 
 def scan_url(url: str, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source:
@@ -93,9 +93,9 @@ def scan_url(url: str, report: DataReport, *, depth: Depth, options: Mapping[str
             raise missing_path(str(file), file)
         report.source = url
         files = Folder(file, url, report)
-        return _scan(SqliteFile(files, file.name), files, report, depth, options)
+        return _scan(SqliteFile(files, file.name), report, depth, options)
     report.source = _sqlalchemy.without_password(url)
-    return _scan(_sqlalchemy.Database(url), None, report, depth, options)
+    return _scan(_sqlalchemy.SqlAlchemyDatabase(url), report, depth, options)
 
 
 class Database(Protocol):
@@ -124,16 +124,14 @@ class Database(Protocol):
         ...
 
 
-def _scan(
-    database: Database | None, files: Files | None, report: DataReport, depth: Depth, options: Mapping[str, Any]
-) -> Source:
+def _scan(database: Database | None, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
     table = _NO_ROWS
     try:
         if database is not None:
             table = _table(database, report, options) or table
     except SampleError as error:
         report.add(error.issue.type, error.issue.message, error.issue.location)
-    if report.raising():  # that it has no rows would be said on top of it
+    if report.raising():  # do not also report that there are no rows
         return row_source(table, None, DataReport(), depth="index", options={})
     try:
         return row_source(table, None, report, depth=depth, options=options)
@@ -143,17 +141,17 @@ def _scan(
 
 
 def _table(database: Database, report: DataReport, options: Mapping[str, Any]) -> Table | None:
-    query, chosen = options.get("query"), options.get("table")
+    query, table = options.get("query"), options.get("table")
     if isinstance(database, SqliteFile) and database.has_log:
-        report.add(WRITE_AHEAD_LOG, f"{database.name}-wal lies next to it", Location(database.name), samples=0)
+        report.add(WRITE_AHEAD_LOG, f"{database.name}-wal is next to it", Location(database.name), samples=0)
     if query is not None:
-        return SpooledTable(database, one_select(str(query)), "the query")
+        return SpooledTable(database, single_select(str(query)), "the query")
     tables = database.tables()
-    if chosen is None and len(tables) != 1:
+    if table is None and len(tables) != 1:
         message = f"tables: {', '.join(tables[:20])}" if tables else "it has no table"
         report.add(SEVERAL_TABLES, message, Location(database.name), samples=0)
         return None
-    name = str(chosen) if chosen is not None else tables[0]
+    name = str(table) if table is not None else tables[0]
     key = database.key(name)
     if key is None and name not in tables and not _is_view(database, name):
         raise UsageError(
@@ -174,15 +172,15 @@ def _is_view(database: Database, name: str) -> bool:
     return True
 
 
-def one_select(query: str) -> str:
+def single_select(query: str) -> str:
     """A query, if it is one SELECT statement.
 
-    >>> one_select("select a from b;")
+    >>> single_select("select a from b;")
     'select a from b'
     """
     statement = query.strip().rstrip(";").strip()
-    plain = re.sub(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", "''", _COMMENT.sub(" ", statement)).strip()
-    if not re.match(r"(?i)(select|with|values)\b", plain) or ";" in plain:
+    skeleton = re.sub(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", "''", _COMMENT.sub(" ", statement)).strip()
+    if not re.match(r"(?i)(select|with|values)\b", skeleton) or ";" in skeleton:
         raise UsageError(
             f"this is not one SELECT statement: {query[:80]!r}", code="query", param="data_option",
             expected="one SELECT statement", hint="{data_option=query=SELECT text, label FROM reviews}",
@@ -203,8 +201,8 @@ class KeyedTable:
         self._database, self._table, self._key = database, table, key
         self._from = f"FROM {database.quoted(table)}"
         keys = [values[0] for _, values in database.rows(f"SELECT {key} {self._from} ORDER BY {key}")]
-        plain = all(type(value) is int and -(2**63) <= value < 2**63 for value in keys)
-        self._keys: Sequence[Any] = array("q", keys) if plain else keys  # 8 bytes per row
+        fits_int64 = all(type(value) is int and -(2**63) <= value < 2**63 for value in keys)
+        self._keys: Sequence[Any] = array("q", keys) if fits_int64 else keys  # 8 bytes per row
         self.columns: Sequence[str] = database.columns(f"SELECT * {self._from}")
 
     def __len__(self) -> int:
@@ -217,15 +215,15 @@ class KeyedTable:
     def fetch(self, indices: Sequence[int]) -> list[Row]:
         """Several rows by their keys."""
         rows: dict[Any, Row] = {}
-        wanted = [self._keys[index] for index in indices]
-        for start in range(0, len(wanted), _AT_ONCE):
-            keys = wanted[start : start + _AT_ONCE]
+        row_keys = [self._keys[index] for index in indices]
+        for start in range(0, len(row_keys), _KEYS_PER_QUERY):
+            keys = row_keys[start : start + _KEYS_PER_QUERY]
             for names, values in self._database.rows(f"SELECT {self._key}, * {self._from} WHERE {self._key} IN", keys):
                 rows[values[0]] = dict(zip(names[1:], values[1:]))
-        missing = next((index for index, key in zip(indices, wanted) if key not in rows), None)
+        missing = next((index for index, key in zip(indices, row_keys) if key not in rows), None)
         if missing is not None:
             raise SampleError(Issue(BAD_DATABASE, "the row is no longer there", self.location(missing)))
-        return [rows[key] for key in wanted]
+        return [rows[key] for key in row_keys]
 
     def blocks(self) -> Iterator[tuple[int, list[Row]]]:
         """All rows in the order of their keys; those that came after the keys were read are passed over."""
@@ -302,7 +300,7 @@ class SqliteFile:
 
     @property
     def has_log(self) -> bool:
-        """Whether a write-ahead log with changes lies next to it."""
+        """Whether a write-ahead log with changes is next to it."""
         path = self._files.path(self.name)
         return path is not None and os.path.exists(log := f"{path}-wal") and os.path.getsize(log) > 0
 
@@ -382,12 +380,12 @@ def _text(raw: bytes) -> str:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    known = {option.name for option in FORMAT.options} | {"task", "split"}
-    unknown = next((name for name in options if name not in known), None)
+    names = {option.name for option in FORMAT.options} | {"task", "split"}
+    unknown = next((name for name in options if name not in names), None)
     if unknown is not None:
         raise UsageError(
             f"a database has no option {unknown!r}", code="data-option-unknown", param="data_option",
-            expected=", ".join(nearest(unknown, known) or sorted(known)), hint="{data_option=table=NAME}",
+            expected=", ".join(nearest(unknown, names) or sorted(names)), hint="{data_option=table=NAME}",
         )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 """Plain text and Markdown: files, or folders of files, as documents. A sample is `{"text": …}`.
 
 A file is one document, unless it is a dump of Wikipedia articles, which begin with a line such as ` = Title = `. Longer
-documents end after 200,000 characters, at a line end, so that nothing without an end has to be tokenized whole.
+documents end after 200,000 characters, at a line end, so that no text is too long to tokenize.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from typing import Any, Literal
 from fewbit.data.images.signatures import is_image_name
 from fewbit.data.rows import shards
 from fewbit.data.rows import text as plain_text
-from fewbit.data.rows.blocks import BAD_ENCODING, EMPTY_FILE, NUL_BYTE, ROW_TOO_LONG, Lines, encoding_message, readable
-from fewbit.data.rows.blocks import whole_lines as _whole_lines
+from fewbit.data.rows.blocks import (
+    BAD_ENCODING,
+    EMPTY_FILE,
+    NUL_BYTE,
+    ROW_TOO_LONG,
+    Lines,
+    complete_lines,
+    encoding_message,
+    readable,
+)
 from fewbit.data.rows.shards import RowFile, row_files
 from fewbit.data.rows.text import TextFile, open_text
 from fewbit.data.types import (
@@ -48,14 +56,14 @@ _TITLE_BYTES = re.compile(_TITLE.pattern.encode())
 _NOT_DOCUMENTS = re.compile(
     r"(readme|license|licence|notice|changelog|requirements|classes|labels|data)\.\w+", re.IGNORECASE
 )
-_LOOKED_AT = 500
+_MAX_NAMES = 500
 
 NO_TEXT = IssueType("no-samples", Severity.ERROR, "no text", "check that the files hold text", "raise")
 
 
 def detect(files: Files) -> Detection | None:
     """Text files, and nothing else that could be a dataset."""
-    names = files.names()[:_LOOKED_AT]
+    names = files.names()[:_MAX_NAMES]
     texts = [name for name in names if shards.suffix_of(name) in SUFFIXES]
     if not texts:
         return None
@@ -71,9 +79,9 @@ def detect(files: Files) -> Detection | None:
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> TextSource:
     """Find where documents begin and end; this reads all text once, whatever the depth."""
     unit = _unit(options)
-    chosen = [file for file in row_files(files, SUFFIXES, report) if options.get("split") in (None, file.split)]
+    selected = [file for file in row_files(files, SUFFIXES, report) if options.get("split") in (None, file.split)]
     source = TextSource(files)
-    for file in chosen:
+    for file in selected:
         try:
             text, issues = open_text(files, file.name, options.get("encoding"))
         except SampleError as error:
@@ -204,12 +212,12 @@ def is_title(line: str) -> bool:
 
 
 def _unit(options: Mapping[str, Any]) -> Unit | None:
-    chosen = options.get("documents")
-    if chosen is None or chosen in UNITS:
-        return chosen
+    unit = options.get("documents")
+    if unit is None or unit in UNITS:
+        return unit
     raise UsageError(
-        f"a document cannot be a {chosen!r}", code="data-option-value", param="data_option",
-        expected=", ".join(nearest(str(chosen), UNITS) or UNITS), hint="{data_option=documents=paragraph}",
+        f"a document cannot be a {unit!r}", code="data-option-value", param="data_option",
+        expected=", ".join(nearest(str(unit), UNITS) or UNITS), hint="{data_option=documents=paragraph}",
     )  # fmt: skip
 
 
@@ -239,15 +247,15 @@ def _documents(text: TextFile, unit: Unit | None, report: DataReport) -> Iterato
 
 def _lines(text: TextFile, report: DataReport) -> Iterator[tuple[int, int, bytes]]:
     """Offset, number and bytes of each line; a very long one in pieces."""
-    for part in _whole_lines(readable(text.pieces(), report), text.begin):
-        if part.data is None:
-            report.add(ROW_TOO_LONG, "line without an end", Location(text.name, line=part.line))
+    for lines in complete_lines(readable(text.pieces(), report), text.begin):
+        if lines.data is None:
+            report.add(ROW_TOO_LONG, "line without an end", Location(text.name, line=lines.line))
             continue
-        yield from _split(part, part.data)
+        yield from _split(lines, lines.data)
 
 
-def _split(part: Lines, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    begin, number = 0, part.line
+def _split(lines: Lines, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    begin, number = 0, lines.line
     while begin < len(data):
         end = data.find(b"\n", begin) + 1 or len(data)
         line = data[begin:end]
@@ -255,9 +263,9 @@ def _split(part: Lines, data: bytes) -> Iterator[tuple[int, int, bytes]]:
             cut = line.rfind(b" ", 0, LONGEST) + 1 or LONGEST
             while cut < len(line) and line[cut] & 0xC0 == 0x80:  # never inside a character
                 cut += 1
-            yield part.offset + begin, number, line[:cut]
+            yield lines.offset + begin, number, line[:cut]
             begin, line = begin + cut, line[cut:]
-        yield part.offset + begin, number, line
+        yield lines.offset + begin, number, line
         begin, number = end, number + 1
 
 

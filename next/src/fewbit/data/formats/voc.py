@@ -120,11 +120,11 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     layout = _Layout(files)
     listed = list(_listed(layout, "segmentation" if task == SEGMENTATION else "main", report))
     splits = {split for split, _ in listed}
-    chosen = as_split(options.get("split"), {split: 0 for split in SPLITS if split in splits})
+    selected = as_split(options.get("split"), {split: 0 for split in SPLITS if split in splits})
     bases = sorted(listed, key=lambda pair: SPLITS.index(pair[0])) if listed else _unlisted(layout, task)
     entries: dict[str, Entry] = {}
     for split, base in bases:
-        if chosen in (None, split) and base not in entries:
+        if selected in (None, split) and base not in entries:
             entry = _entry(layout, base, split, task, report)
             entries |= {base: entry} if entry is not None else {}
     if task == DETECTION and listed and (skipped := set(layout.annotations) - {base for _, base in listed}):
@@ -334,11 +334,11 @@ class VocSource(DetectionSource):
         if box.edges is None:
             issue(detection.BOX_INVALID, "xmin, ymin, xmax and ymax are not all numbers", location)
             return None
-        left, top, right, bottom = box.edges
+        x_min, y_min, x_max, y_max = box.edges
         # Some tools count from 0 all the same: a box that begins at 0 is not beyond the border.
-        left, top = (max(edge - 1, 0) if edge >= 0 else edge - 1 for edge in (left, top))
+        x_min, y_min = (max(edge - 1, 0) if edge >= 0 else edge - 1 for edge in (x_min, y_min))
         width, height = size
-        relative = shapes.box_from_edges(left / width, top / height, right / width, bottom / height)
+        relative = shapes.box_from_edges(x_min / width, y_min / height, x_max / width, y_max / height)
         fitted = detection.fit_box(relative, location, issue)
         return None if fitted is None else Object(class_index, fitted, difficult=box.difficult)
 

@@ -53,7 +53,7 @@ KEY_DUPLICATE = IssueType(
     "raise", ("drop", "keep"),
 )  # fmt: skip
 BAD_LABEL = IssueType(
-    "bad-label", Severity.ERROR, "class file that is not a whole number", "write the number of the class as text",
+    "bad-label", Severity.ERROR, "class file that is not an integer", "write the number of the class as text",
     "raise", ("drop",),
 )  # fmt: skip
 BAD_JSON = IssueType("bad-json", Severity.ERROR, "damaged JSON", "write the file again", "raise", ("drop",))
@@ -73,8 +73,8 @@ _AUDIO = ("wav", "flac", "mp3", "ogg")
 _ARRAYS = ("npy", "npz")
 _TEXTS = ("txt", "text", "caption", "transcript")
 _LABELS = ("cls", "cls2", "index", "inx", "id")
-_KNOWN = frozenset((*_IMAGES, *_AUDIO, *_ARRAYS, *_TEXTS, *_LABELS, "json"))
-_COMPANIONS = (".md", ".json", ".txt", ".yaml", ".yml")
+_DECODED = frozenset((*_IMAGES, *_AUDIO, *_ARRAYS, *_TEXTS, *_LABELS, "json"))
+_METADATA_SUFFIXES = (".md", ".json", ".txt", ".yaml", ".yml")
 _LONGEST_TEXT = 64 << 20
 _CACHED_FROM = 16 << 20
 _LEAST_SHARE = 0.9
@@ -86,10 +86,10 @@ def detect(files: Files) -> Detection | None:
     names = files.names()
     shards = [name for name in names if name.lower().endswith(".tar")]
     if shards:
-        if any(not name.lower().endswith((".tar", *_COMPANIONS)) for name in names):
+        if any(not name.lower().endswith((".tar", *_METADATA_SUFFIXES)) for name in names):
             return None
         inside = [member.name for member in itertools.islice(_quiet_members(files, shards[0]), 60)]
-        confidence = _looks_like_samples(inside) or (0.6 if _all_known(inside) else 0.0)
+        confidence = _looks_like_samples(inside) or (0.6 if _all_decodable(inside) else 0.0)
         return Detection(confidence, plural(len(shards), "tar shard")) if confidence else None
     if files.root.lower().endswith((".tar", ".tar.gz", ".tgz", ".tar.zst")):
         confidence = _looks_like_samples(names[:60])
@@ -110,17 +110,17 @@ def _looks_like_samples(names: Sequence[str]) -> float:
     for name in names:
         key, suffix = split_name(name)
         stems[key].add(suffix)
-    several = sum(len(suffixes) > 1 for suffixes in stems.values())
-    known = sum(suffix.rpartition(".")[2] in _KNOWN for suffixes in stems.values() for suffix in suffixes)
+    multi_file = sum(len(suffixes) > 1 for suffixes in stems.values())
+    decodable = sum(suffix.rpartition(".")[2] in _DECODED for suffixes in stems.values() for suffix in suffixes)
     total = sum(len(suffixes) for suffixes in stems.values())
-    if not total or known < total / 2 or several < len(stems) / 2:
+    if not total or decodable < total / 2 or multi_file < len(stems) / 2:
         return 0.0
     labelled = any(suffix in ("cls", "json") for suffixes in stems.values() for suffix in suffixes)
     return 0.95 if labelled else 0.8
 
 
-def _all_known(names: Sequence[str]) -> bool:
-    return bool(names) and all(name.lower().rpartition(".")[2] in _KNOWN for name in names)
+def _all_decodable(names: Sequence[str]) -> bool:
+    return bool(names) and all(name.lower().rpartition(".")[2] in _DECODED for name in names)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -146,9 +146,9 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     names = files.names()
     shards = sorted((name for name in names if name.lower().endswith(".tar")), key=natural_key)
     for name in names if shards else ():
-        if not name.lower().endswith((".tar", *_COMPANIONS)):
+        if not name.lower().endswith((".tar", *_METADATA_SUFFIXES)):
             report.add(FILE_IGNORED, "not read", Location(name))
-    index = _Index(report)
+    index = _ShardIndex(report)
     if shards:
         for shard, split in _in_split_order(files, shards, options.get("split")):
             index.add_shard(shard, split, _members(files, shard, report))
@@ -172,15 +172,15 @@ def _decodes(source: WebDatasetSource, number: int, report: DataReport) -> bool:
     return True
 
 
-def _in_split_order(files: Files, shards: Sequence[str], wanted: str | None) -> list[tuple[str, Split | None]]:
+def _in_split_order(files: Files, shards: Sequence[str], split_option: str | None) -> list[tuple[str, Split | None]]:
     splits = {shard: split_of_folder(shard.partition("/")[0]) or split_of_file(shard) for shard in shards}
-    if wanted is not None:
-        split = split_of_folder(wanted)
+    if split_option is not None:
+        split = split_of_folder(split_option)
         if split is None or split not in splits.values():
-            there = [name for name in SPLITS if name in splits.values()]
+            available = [name for name in SPLITS if name in splits.values()]
             raise UsageError(
-                f"there is no split {wanted!r}", code="split-unknown", param="split", where=files.root,
-                expected=", ".join(there) or "no splits", hint="leave {split} out",
+                f"there is no split {split_option!r}", code="split-unknown", param="split", where=files.root,
+                expected=", ".join(available) or "no splits", hint="leave {split} out",
             )  # fmt: skip
         shards = [shard for shard in shards if splits[shard] == split]
     order = {split: number for number, split in enumerate((*SPLITS, None))}
@@ -232,7 +232,7 @@ class _Problems(Exception):
         self.members = members
 
 
-class _Index:
+class _ShardIndex:
     """Samples as flat columns: 1M samples of three files take about 100 MB."""
 
     def __init__(self, report: DataReport):
@@ -282,10 +282,10 @@ class _Index:
         return {suffix for suffix, count in counts.items() if count >= _LEAST_SHARE * len(groups)}
 
     def report_suffixes(self) -> None:
-        """Note suffixes that nobody decodes."""
+        """Note suffixes that are not decoded."""
         counts = Counter(self.suffixes)
         for suffix, number in self.names.items():
-            if suffix.rpartition(".")[2] not in _KNOWN:
+            if suffix.rpartition(".")[2] not in _DECODED:
                 self.report.add(SUFFIX_UNKNOWN, f".{suffix} of {plural(counts[number], 'sample')}, left out")
 
 
@@ -298,7 +298,7 @@ class WebDatasetSource:
         members: names, if `files` is a shard itself.
     """
 
-    def __init__(self, files: Files, index: _Index, members: Sequence[str]):
+    def __init__(self, files: Files, index: _ShardIndex, members: Sequence[str]):
         self._files, self._members = files, members
         self._keys, self._shards, self._suffix_names = index.keys, index.shards, list(index.names)
         self._shard_of = np.array(index.shard_of, np.int32)
@@ -306,7 +306,7 @@ class WebDatasetSource:
         self._sizes, self._suffixes = np.array(index.sizes, np.int64), np.array(index.suffixes, np.int32)
         self._order = np.arange(len(self._keys))
         self._handles: dict[int, Handle] = {}
-        columns = {_field(suffix) for suffix in self._suffix_names if suffix.rpartition(".")[2] in _KNOWN}
+        columns = {_field(suffix) for suffix in self._suffix_names if suffix.rpartition(".")[2] in _DECODED}
         self.facts: dict[str, Any] = {"columns": sorted(columns), "shards": len(self._shards)}
         splits = Counter(self._shards[shard][1] for shard in index.shard_of)
         if any(splits):
@@ -325,12 +325,12 @@ class WebDatasetSource:
     def __getitem__(self, index: int) -> Sample:
         number = int(self._order[index])
         sample: Sample = {"key": self._keys[number]}
-        for at in range(int(self._starts[number]), int(self._starts[number + 1])):
-            suffix = self._suffix_names[self._suffixes[at]]
+        for entry in range(int(self._starts[number]), int(self._starts[number + 1])):
+            suffix = self._suffix_names[self._suffixes[entry]]
             extension = suffix.rpartition(".")[2]
-            if extension in _KNOWN:
+            if extension in _DECODED:
                 location = Location(f"{self.location(index).file}.{suffix}", index=index)
-                value = _decode(self._read(number, at, extension, location), extension, location)
+                value = _decode(self._read(number, entry, extension, location), extension, location)
                 if extension == "json" and suffix == "json" and isinstance(value, dict):
                     sample = {**value, **sample}  # files win over fields of the same name
                 elif isinstance(value, dict) and suffix == "npz":
@@ -341,19 +341,19 @@ class WebDatasetSource:
                     sample[_field(suffix)] = value
         return sample
 
-    def _read(self, number: int, at: int, extension: str, location: Location) -> bytes:
-        size = int(self._sizes[at])
+    def _read(self, number: int, entry: int, extension: str, location: Location) -> bytes:
+        size = int(self._sizes[entry])
         if extension in (*_TEXTS, *_LABELS, "json") and size > _LONGEST_TEXT:
             raise SampleError(Issue(BAD_ENCODING, f"a text of {size:,} bytes", location))
         if self._members:
-            with self._files.open(self._members[int(self._offsets[at])]) as stream:
+            with self._files.open(self._members[int(self._offsets[entry])]) as stream:
                 return stream.read(size)
         shard = int(self._shard_of[number])
         if shard not in self._handles:
             if len(self._handles) >= 16:  # shards are many, open files few
                 self._handles.pop(next(iter(self._handles)))
             self._handles[shard] = Handle(self._files, self._shards[shard][0])
-        content = self._handles[shard].read_at(int(self._offsets[at]), size)
+        content = self._handles[shard].read_at(int(self._offsets[entry]), size)
         if len(content) < size:
             raise SampleError(Issue(ARCHIVE_BROKEN, "cut off", location))
         return content

@@ -35,7 +35,7 @@ from fewbit.data.formats._detection import (
     ReportIssue,
     Size,
 )
-from fewbit.data.formats._yolo_layout import LAYOUT_ISSUES, Layout, Tree, lay_out, split_folders, yaml_files
+from fewbit.data.formats._yolo_layout import LAYOUT_ISSUES, Tree, YoloLayout, lay_out, split_folders, yaml_files
 from fewbit.data.formats._yolo_texts import (
     PIXEL_CONVENTIONS,
     PIXELS_UNFIT,
@@ -96,7 +96,7 @@ _LABEL_BYTES, _LABEL_ROWS = 4 << 20, 1 << 15
 
 
 def detect(files: Files) -> Detection | None:
-    """A data.yaml with splits, folders of images and labels, or label files beside images."""
+    """A data.yaml with splits, folders of images and labels, or label files next to images."""
     tree = Tree(files)
     for data in yaml_files(tree):
         if data.splits and (data.names or data.class_count or tree.alone):
@@ -109,7 +109,7 @@ def detect(files: Files) -> Detection | None:
     texts = [text for text in map(tree.label_of, images) if text]
     heads = list(itertools.islice(filter(None, (_head(tree.files, text) for text in texts)), _MOST_TEXTS_SEEN))
     has_rows = any(map(looks_like_labels, heads))
-    if kind == "beside":
+    if kind == "same folder":
         confidence = 1.0 if 2 * len(texts) > len(images) else 0.85
         return Detection(confidence, "label files that belong to images") if has_rows else None
     if texts and (has_rows or not heads):
@@ -158,7 +158,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
 class YoloSource(DetectionSource):
     """Images with their label files."""
 
-    def __init__(self, layout: Layout, rows: RowOptions, on_error: OnError):
+    def __init__(self, layout: YoloLayout, rows: RowOptions, on_error: OnError):
         # Two splits may be the same folder; then every image is still read once.
         once: dict[str, Entry] = {}
         for entry in layout.entries:
@@ -321,12 +321,12 @@ def _write_anew(source: YoloSource, usable: Mapping[str, str | None], folder: Pa
     import yaml
 
     changes: list[str] = []
-    taken: set[str] = set()
+    used_names: set[str] = set()
     entries = [entry for entry in (*source.entries, *source.repeated) if entry.image in usable]
     for entry in entries:
-        wanted = _target(entry.image, entry.split)
-        target = _free_name(wanted, taken)
-        if target != wanted:
+        preferred = _target(entry.image, entry.split)
+        target = _free_name(preferred, used_names)
+        if target != preferred:
             changes.append(f"{entry.image}: is images/{target} now, since its name was taken")
         _copy(source.files, entry.image, folder / "images" / target)
         label, text = folder / "labels" / f"{posixpath.splitext(target)[0]}.txt", usable[entry.image]
@@ -350,13 +350,13 @@ def _target(image: str, split: str | None) -> str:
     return posixpath.join(split or "", *folders, posixpath.basename(image))
 
 
-def _free_name(name: str, taken: set[str]) -> str:
+def _free_name(name: str, used_names: set[str]) -> str:
     stem, suffix = posixpath.splitext(name)
     free, number = stem, 1
-    while free.lower() in taken:
+    while free.lower() in used_names:
         number += 1
         free = f"{stem}_{number}"
-    taken.add(free.lower())
+    used_names.add(free.lower())
     return free + suffix
 
 

@@ -32,7 +32,7 @@ MOST_BYTES = 8 * MOST_PIXELS  # the largest image, uncompressed, with four chann
 MOST_READS = 2_000_000  # calls for one file: a gigabyte of padding would be stepped over byte by byte
 TINY = 10
 WHITE: Color = (255, 255, 255)
-_WHOLE_FILE = 4 << 20
+_SMALL_FILE = 4 << 20
 
 
 def _damage(code: str, meaning: str, hint: str = "restore or remove it") -> IssueType:
@@ -87,7 +87,7 @@ def decode_image(
     """Decode one image.
 
     Args:
-        content: the whole file, or a seekable stream of it.
+        content: the bytes of the file, or a seekable stream of it.
         location: of the file, for errors.
         background: the color behind transparent pixels.
         report: takes a warning about an animation or several pages.
@@ -138,7 +138,7 @@ def open_image(
     """
     format = None
     try:
-        stream = _bounded(content, location, whole=not header_only)
+        stream = _bounded(content, location, read_all=not header_only)
         head = stream.read(HEAD)
         format = _readable_format(head, location)
         if format == "WEBP":
@@ -158,7 +158,7 @@ def open_image(
         raise SampleError(Issue(IMAGE_UNREADABLE, reason, location)) from error
 
 
-def _bounded(content: bytes | BinaryIO, location: Location, *, whole: bool) -> BinaryIO:
+def _bounded(content: bytes | BinaryIO, location: Location, *, read_all: bool) -> BinaryIO:
     """A stream of the file that cannot be read without end; a small file is read at once if all of it is needed."""
     stream = io.BytesIO(content) if isinstance(content, bytes | bytearray | memoryview) else content
     size = stream.seek(0, io.SEEK_END)
@@ -167,8 +167,8 @@ def _bounded(content: bytes | BinaryIO, location: Location, *, whole: bool) -> B
         raise SampleError(Issue(IMAGE_EMPTY, "0 bytes", location))
     if size > MOST_BYTES:
         raise SampleError(Issue(IMAGE_BOMB, f"{size:,} bytes; at most {MOST_BYTES:,} are read", location))
-    if whole and size <= _WHOLE_FILE:
-        return stream if isinstance(stream, io.BytesIO) else io.BytesIO(stream.read(_WHOLE_FILE))
+    if read_all and size <= _SMALL_FILE:
+        return stream if isinstance(stream, io.BytesIO) else io.BytesIO(stream.read(_SMALL_FILE))
     return cast(BinaryIO, _CountedReads(stream, location))
 
 
@@ -190,11 +190,11 @@ def _readable_format(head: bytes, location: Location) -> str:
     format = image_format(head)
     if format is None:
         if head.startswith(b"version https://git-lfs"):
-            shown = "a Git LFS pointer: run `git lfs pull`"
+            beginning = "a Git LFS pointer: run `git lfs pull`"
         else:
             start = head[:16]
-            shown = repr(start.decode()) if start.isascii() and start.decode().isprintable() else start.hex(" ")
-        raise SampleError(Issue(IMAGE_UNREADABLE, f"no image; it begins with {shown}", location))
+            beginning = repr(start.decode()) if start.isascii() and start.decode().isprintable() else start.hex(" ")
+        raise SampleError(Issue(IMAGE_UNREADABLE, f"no image; it begins with {beginning}", location))
     if format not in SUFFIXES_BY_FORMAT:
         raise SampleError(Issue(IMAGE_FORMAT_UNSUPPORTED, f"a {format} image", location))
     return format

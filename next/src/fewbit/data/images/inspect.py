@@ -120,12 +120,12 @@ def report_duplicates(
     Returns:
         The copies in a later split than the original: the original of each.
     """
-    places = {name: (split, label) for split, label, name in entries}
+    memberships = {name: (split, label) for split, label, name in entries}
     leaks: dict[str, str] = {}
-    for original, *copies in equal_files(files, list(places), sizes):
+    for original, *copies in equal_files(files, list(memberships), sizes):
         for name in copies:
             message, location = f"same bytes as {original}", Location(name)
-            same_split, same_class = (mine == other for mine, other in zip(places[name], places[original]))
+            same_split, same_class = (a == b for a, b in zip(memberships[name], memberships[original]))
             if not same_class:
                 report.add(DUPLICATE_ACROSS_CLASSES, message, location)
             if not same_split:

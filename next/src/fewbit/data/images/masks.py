@@ -48,8 +48,8 @@ def _class_numbers(image: Image.Image, location: Location, colors: Sequence[Colo
     numbers = {packed[0] << 16 | packed[1] << 8 | packed[2]: number for number, packed in enumerate(colors or ())}
     unknown = [value for value in values.tolist() if value not in numbers]
     if unknown:
-        known = f"not among the {plural(len(colors), 'color')}: " if colors else ""
-        shown = ", ".join(f"#{value:06x}" for value in unknown[:_MOST_SHOWN])
-        more = ", ..." if len(unknown) > _MOST_SHOWN else ""
-        raise SampleError(Issue(MASK_COLORS, f"{known}{plural(len(unknown), 'color')}: {shown}{more}", location))
+        prefix = f"not among the {plural(len(colors), 'color')}: " if colors else ""
+        examples = [f"#{value:06x}" for value in unknown[:_MOST_SHOWN]] + ["..."] * (len(unknown) > _MOST_SHOWN)
+        message = f"{prefix}{plural(len(unknown), 'color')}: {', '.join(examples)}"
+        raise SampleError(Issue(MASK_COLORS, message, location))
     return np.array([numbers[value] for value in values.tolist()], np.int32)[inverse].reshape(red.shape)

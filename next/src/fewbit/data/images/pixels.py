@@ -87,7 +87,7 @@ def orientation_of(image: Image.Image, stream: BinaryIO | None = None) -> int:
     A PNG that is not loaded yet needs its stream: the EXIF block may be behind the pixels.
     """
     if image.format == "TIFF":
-        return 1  # Pillow turns a TIFF by itself while loading it
+        return 1  # Pillow rotates a TIFF automatically while loading it
     info = image.info
     exif = info.get("exif")
     if exif is None and stream is not None and image.format == "PNG":

@@ -108,8 +108,8 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
             )  # fmt: skip
         from PIL import Image
 
-        picture = Image.fromarray(image)
-        pixels = self._resized(picture.convert("L") if self.channels == "gray" else picture)
+        original = Image.fromarray(image)
+        pixels = self._resized(original.convert("L") if self.channels == "gray" else original)
         pixels = pixels.reshape(*pixels.shape[:2], -1)[:, :, :: -1 if self.channels == "bgr" else 1]
         # float64, float32, and the order of operations as in transformers.
         scaled = (pixels.astype(np.float64) * self.scale).astype(np.float32)
@@ -145,12 +145,12 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
     def describe(self) -> str:
         """One line: size; channels, range, mean, std, layout (source)."""
         high = "1" if self.scale == 1 / 255 else f"{255 * self.scale:.6g}"
-        parts = [f"{self.channels.upper() if self.channels != 'gray' else 'gray'} 0..{high}"]
+        details = [f"{self.channels.upper() if self.channels != 'gray' else 'gray'} 0..{high}"]
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if numbers:
-                shown = [f"{number:.4g}" for number in numbers]
-                parts.append(f"{name} {shown[0] if len(set(shown)) == 1 else ' '.join(shown)}")
-        return f"{self._describe_size()}; {', '.join([*parts, self.layout.upper()])} ({self.source})"
+                texts = [f"{number:.4g}" for number in numbers]
+                details.append(f"{name} {texts[0] if len(set(texts)) == 1 else ' '.join(texts)}")
+        return f"{self._describe_size()}; {', '.join([*details, self.layout.upper()])} ({self.source})"
 
     def _describe_size(self) -> str:
         edge = self.resize_to
@@ -161,8 +161,8 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
         if height is None or width is None:
             return f"height {height}, width follows" if height else f"width {width}, height follows"
         size = f"{height} x {width}" if height == width else f"height {height}, width {width}"
-        how = {"crop": "center crop", "stretch": "stretched", "pad": "padded"}[self.resize]
-        return f"{size} ({how}{f' of {before}' if before else ''})"
+        method = {"crop": "center crop", "stretch": "stretched", "pad": "padded"}[self.resize]
+        return f"{size} ({method}{f' of {before}' if before else ''})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `preprocessing.json`; `from_dict` reads it back."""
@@ -221,8 +221,8 @@ def _resize(image: Image.Image, size: tuple[int, int], method: Image.Resampling)
 
 def _center_crop(image: Image.Image, height: int, width: int) -> np.ndarray:
     """The center; an image that is smaller gets a black border, rounded as in transformers."""
-    left, top = ((have - want) // 2 for have, want in zip(image.size, (width, height)))
-    return np.asarray(image.crop((left, top, left + width, top + height)))
+    x, y = ((have - want) // 2 for have, want in zip(image.size, (width, height)))
+    return np.asarray(image.crop((x, y, x + width, y + height)))
 
 
 PRESETS = {
@@ -251,25 +251,25 @@ def resolve_preprocessing(options: Mapping[str, Any], info: ModelInfo) -> ImageP
     Raises:
         UsageError: options contradict each other or the model.
     """
-    given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
-    if given.get("preprocess") == "auto":
-        del given["preprocess"]
-    if given.get("resize") == "crop" and "image_size" not in given:
-        del given["resize"]
-    if options.get("transform") is not None and given:
-        names = " and ".join(f"{{{name}}}" for name in given)
+    explicit = {name: options[name] for name in OPTIONS if options.get(name) is not None}
+    if explicit.get("preprocess") == "auto":
+        del explicit["preprocess"]
+    if explicit.get("resize") == "crop" and "image_size" not in explicit:
+        del explicit["resize"]
+    if options.get("transform") is not None and explicit:
+        names = " and ".join(f"{{{name}}}" for name in explicit)
         raise UsageError(
             f"{{transform}} replaces the image preprocessing, so {names} would have no effect",
             code="preprocessing-conflict", param="transform", expected="one or the other",
             hint=f"remove {{transform}}, or remove {names}",
         )  # fmt: skip
     tensor = _image_input(info)
-    preprocess = given.pop("preprocess", None)
+    preprocess = explicit.pop("preprocess", None)
     if preprocess is None:
         base = _from_model(info, tensor)
     else:
         base = _from_file(Path(preprocess)) if str(preprocess).lower().endswith(".json") else _preset(str(preprocess))
-    return _fit_shape(_override(base, given) if given else base, tensor, given)
+    return _fit_shape(_override(base, explicit) if explicit else base, tensor, explicit)
 
 
 def _image_input(info: ModelInfo) -> TensorInfo | None:
@@ -317,14 +317,14 @@ def _preset(name: str) -> ImagePreprocessing:
     return PRESETS[name.lower()]
 
 
-def _override(base: ImagePreprocessing, given: Mapping[str, Any]) -> ImagePreprocessing:
+def _override(base: ImagePreprocessing, explicit: Mapping[str, Any]) -> ImagePreprocessing:
     """Options on top of what was found; a size before the crop keeps its ratio to the crop."""
-    changes = dict(given)
-    if given.get("resize", base.resize) != base.resize:
+    changes = dict(explicit)
+    if explicit.get("resize", base.resize) != base.resize:
         changes["resize_to"] = None
-    elif "image_size" in given:
-        changes["resize_to"] = _scaled_edge(base, _as_size(given["image_size"]))
-    if "mean" in given or "std" in given:
+    elif "image_size" in explicit:
+        changes["resize_to"] = _scaled_edge(base, _as_size(explicit["image_size"]))
+    if "mean" in explicit or "std" in explicit:
         changes["scale"] = 1 / 255  # they are given on the 0..1 scale
     source = "options" if base.source in ("defaults", "model input shape") else f"options, {base.source}"
     return base.changed(**changes, source=source)
@@ -339,13 +339,15 @@ def _scaled_edge(base: ImagePreprocessing, size: Size | None) -> int | tuple[int
     return round(base.resize_to[0] * ratio), round(base.resize_to[1] * ratio)
 
 
-def _fit_shape(settings: ImagePreprocessing, tensor: TensorInfo | None, given: Mapping[str, Any]) -> ImagePreprocessing:
+def _fit_shape(
+    settings: ImagePreprocessing, tensor: TensorInfo | None, explicit: Mapping[str, Any]
+) -> ImagePreprocessing:
     """What the input shape decides: layout, gray, and every fixed side."""
     if tensor is None or tensor.shape is None:
         return settings
     shape = tensor.shape
     likely = "nchw" if shape[1] in (1, 3) else "nhwc"
-    layout = settings.layout if "layout" in given else likely
+    layout = settings.layout if "layout" in explicit else likely
     if shape[_CHANNEL_AXIS[layout]] not in (1, 3):
         raise _contradiction("layout", layout, tensor, f"{{layout={likely}}}")
     gray = shape[_CHANNEL_AXIS[layout]] == 1
@@ -356,10 +358,10 @@ def _fit_shape(settings: ImagePreprocessing, tensor: TensorInfo | None, given: M
     if height in (None, have[0]) and width in (None, have[1]):
         return settings
     size = height, width
-    if "image_size" in given:
+    if "image_size" in explicit:
         if any(want and side and want != side for want, side in zip(have, size)):
-            shown = " x ".join(str(side) for side in have if side)
-            raise _contradiction("image_size", shown, tensor, f"{{image_size={height or ''}x{width or ''}}}")
+            requested = " x ".join(str(side) for side in have if side)
+            raise _contradiction("image_size", requested, tensor, f"{{image_size={height or ''}x{width or ''}}}")
         size = height or have[0], width or have[1]
     return settings.changed(image_size=size, resize_to=_scaled_edge(settings, size))
 

@@ -43,7 +43,7 @@ def from_preprocessor_config(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in _OWN_STEPS:
         harmless = type(config.get(key)) is int and config[key] <= 1  # a multiple of 1
         if config.get(key) and not harmless:
-            return {"unsupported": f"has a step of its own: {key}"}
+            return {"unsupported": f"has its own step: {key}"}
     processor = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "").lower()
     settings: dict[str, Any] = {"layout": "nchw"}
     try:

@@ -2,7 +2,7 @@
 """Geometry of boxes, polygons and masks. Coordinates are relative to the image, 0 to 1, unless a name says pixels.
 
 Box       (centre x, centre y, width, height)
-Points    [k, 2], the corners of a polygon, closed by itself; inside is what the even-odd rule says
+Points    [k, 2], the corners of a polygon, closed implicitly; inside is what the even-odd rule says
 Mask      [height, width], True inside; a pixel is inside if its centre is
 """
 
@@ -35,14 +35,14 @@ _MOST_PAIRS, _MOST_PAIRS_PER_POINT = 1 << 16, 128
 # Boxes
 
 
-def box_from_edges(left: float, top: float, right: float, bottom: float) -> Box:
+def box_from_edges(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
     """Pascal VOC's convention to centre and size."""
-    return (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+    return (x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min
 
 
-def box_from_top_left(left: float, top: float, width: float, height: float) -> Box:
+def box_from_top_left(x_min: float, y_min: float, width: float, height: float) -> Box:
     """COCO's convention to centre and size."""
-    return left + width / 2, top + height / 2, width, height
+    return x_min + width / 2, y_min + height / 2, width, height
 
 
 def box_edges(box: Box) -> Edges:
@@ -57,8 +57,8 @@ def box_edges(box: Box) -> Edges:
 
 def box_outline(box: Box) -> Points:
     """The corners of a box as a polygon."""
-    left, top, right, bottom = box_edges(box)
-    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
+    x_min, y_min, x_max, y_max = box_edges(box)
+    return np.array([[x_min, y_min], [x_max, y_min], [x_max, y_max], [x_min, y_max]])
 
 
 def overshoot(edges: Edges) -> float:
@@ -72,10 +72,10 @@ def clip_box(box: Box) -> Box | None:
     >>> clip_box((1.0, 0.5, 0.5, 1.0)), clip_box((2.0, 0.5, 0.5, 1.0))
     ((0.875, 0.5, 0.25, 1.0), None)
     """
-    left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in box_edges(box))
-    if min(right - left, bottom - top) <= ROUNDING:
+    x_min, y_min, x_max, y_max = (min(max(edge, 0.0), 1.0) for edge in box_edges(box))
+    if min(x_max - x_min, y_max - y_min) <= ROUNDING:
         return None
-    return box_from_edges(left, top, right, bottom)
+    return box_from_edges(x_min, y_min, x_max, y_max)
 
 
 # Polygons
@@ -92,8 +92,8 @@ def without_repeats(points: Points) -> Points:
 
 def polygon_edges(points: Points) -> Edges:
     """The bounding box of a polygon: left, top, right, bottom."""
-    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
-    return float(left), float(top), float(right), float(bottom)
+    (x_min, y_min), (x_max, y_max) = points.min(axis=0), points.max(axis=0)
+    return float(x_min), float(y_min), float(x_max), float(y_max)
 
 
 def has_area(points: Points) -> bool:
@@ -151,8 +151,8 @@ def crosses_itself(points: Points) -> bool | None:
         return False
     edges = np.stack([points, _successors(points)], axis=1)  # [k, start and end, x and y]
     edges = edges[np.argsort(edges[:, :, 0].min(axis=1), kind="stable")]
-    left, right = edges[:, :, 0].min(axis=1), edges[:, :, 0].max(axis=1)
-    overlaps = np.searchsorted(left, right, side="right") - np.arange(len(edges)) - 1
+    x_min, x_max = edges[:, :, 0].min(axis=1), edges[:, :, 0].max(axis=1)
+    overlaps = np.searchsorted(x_min, x_max, side="right") - np.arange(len(edges)) - 1
     if overlaps.sum() > _MOST_PAIRS + _MOST_PAIRS_PER_POINT * len(points):
         return None
     first = np.repeat(np.arange(len(edges)), overlaps)
@@ -233,7 +233,7 @@ def rle_runs(counts: str | Sequence[int], height: int, width: int) -> NDArray[np
         raise ValueError(f"the runs do not fill {width} x {height} pixels")
     runs = np.asarray(_decompress(counts) if isinstance(counts, str) else counts)
     if runs.ndim != 1 or runs.dtype.kind not in "iu" or (runs < 0).any():
-        raise ValueError("runs are whole numbers from 0")
+        raise ValueError("runs are integers from 0")
     if runs.max(initial=0) > pixels or runs.sum() != pixels:
         raise ValueError(f"the runs do not fill {width} x {height} pixels")
     return runs

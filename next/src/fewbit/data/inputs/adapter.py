@@ -100,7 +100,7 @@ class InputAdapter:
         self._kind = probe._kind
 
     def batches(self, dataset: Dataset, batch_size: int = 1) -> Iterator[Batch]:
-        """Every sample in order; batches of a loader and whole inputs pass as they are.
+        """Every sample in order; batches of a loader and complete inputs pass as they are.
 
         Args:
             dataset: the samples.
@@ -256,7 +256,7 @@ class InputAdapter:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise UsageError(
                 f"batches of {batch_size!r} samples", code="batch-size", param="batch_size",
-                expected="a whole number from 1 up", hint="{batch_size=1}",
+                expected="an integer from 1 up", hint="{batch_size=1}",
             )  # fmt: skip
         if fixed is not None and batch_size not in (1, fixed):
             raise UsageError(
@@ -276,8 +276,8 @@ class InputAdapter:
         except SampleError as error:
             problems = [Problem(error.issue.type, error.issue.message, "")]
         if all(problem.type in (INPUT_NAME, INPUT_LAYOUT) for problem in _errors(problems)):  # can be repaired
-            arrays, more = self._arrays(values, match)
-            problems = problems + more
+            arrays, array_problems = self._arrays(values, match)
+            problems = problems + array_problems
         actions = [self._note(problem, location) for problem in problems]
         if "raise" in actions:
             raise self._mismatch([p for p, action in zip(problems, actions) if action == "raise"], location)
@@ -286,10 +286,10 @@ class InputAdapter:
             self.dropped.append(location)
             return []
         if label is not None and not isinstance(sample, Mapping):
-            self._note(Problem(LABELS_LEFT_OUT, "the second of each pair is set aside as labels", "labels"), location)
+            self._note(Problem(LABELS_LEFT_OUT, "the second of each pair is taken as labels", "labels"), location)
         unknown = transformed and any(tensor.shape is None for tensor in self.info.inputs)
         nested = not all(isinstance(array, np.ndarray) for array in arrays.values())
-        if batched or match.whole or unknown or nested:
+        if batched or match.complete or unknown or nested:
             return [Row(arrays, location, label, alone=True)]
         axes = {step.name: step.batch_axis for step in match.steps}
         return split_rows(Row(arrays, location, label), match.rows, axes)
@@ -368,9 +368,9 @@ class InputAdapter:
         return self.report.add(problem.type, problem.message, replace(location, field=problem.input or None))
 
     def _mismatch(self, problems: list[Problem], location: Location) -> DataError:
-        one = problems[0]
+        first = problems[0]
         if len(problems) == 1:
-            return SampleError(Issue(one.type, one.message, location))
+            return SampleError(Issue(first.type, first.message, location))
         return DataError(
             f"the sample does not fit the model: {'; '.join(f'{p.message} [{p.type.code}]' for p in problems)}",
             code="input-mismatch", where=str(location), expected="; ".join(map(str, self.info.inputs)),

@@ -133,20 +133,20 @@ def _advise_classes(
     classes = [str(name) for name in drawn.classes or labels or ()]
     counts = drawn.class_counts()
     if counts is not None:
-        seen = {name for name, count in counts.items() if count}
+        covered = {name for name, count in counts.items() if count}
     else:
-        found = [sample.get("label") for sample, _ in read if isinstance(sample, Mapping)]
-        numbers = [label for label in found if isinstance(label, int | np.integer)]
-        seen = {classes[number] for number in numbers if 0 <= number < len(classes)}
-        seen |= {label for label in found if isinstance(label, str)}
-    if not classes or not seen:
+        sample_labels = [sample.get("label") for sample, _ in read if isinstance(sample, Mapping)]
+        numbers = [label for label in sample_labels if isinstance(label, int | np.integer)]
+        covered = {classes[number] for number in numbers if 0 <= number < len(classes)}
+        covered |= {label for label in sample_labels if isinstance(label, str)}
+    if not classes or not covered:
         return
     total = max(len(classes), len(labels or ()))
-    facts |= {"classes": len(seen), "classes_of": total}
-    if len(seen) < total:
-        missing = [name for name in classes if name not in seen][:5]
-        more = f"; none of {', '.join(missing)}" if missing else ""
-        report.add(CALIBRATION_FEW_CLASSES, f"{len(seen)} of {plural(total, 'class')} are covered{more}")
+    facts |= {"classes": len(covered), "classes_of": total}
+    if len(covered) < total:
+        missing = [name for name in classes if name not in covered][:5]
+        examples = f"; none of {', '.join(missing)}" if missing else ""
+        report.add(CALIBRATION_FEW_CLASSES, f"{len(covered)} of {plural(total, 'class')} are covered{examples}")
 
 
 def _advise_lengths(read: list[Any], report: DataReport, facts: dict[str, Any], max_length: int) -> None:
@@ -184,13 +184,15 @@ def _advise_overlap(hashes: Counter[bytes], validation: Dataset, report: DataRep
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
-    parts = [f"{facts['samples']:,} of {plural(facts['of'], 'sample')} would be drawn"]
+    clauses = [f"{facts['samples']:,} of {plural(facts['of'], 'sample')} would be drawn"]
     if "classes" in facts:
-        parts.append(f"{facts['classes']} of {plural(facts['classes_of'], 'class')} covered")
+        clauses.append(f"{facts['classes']} of {plural(facts['classes_of'], 'class')} covered")
     if "characters" in facts:
         lengths = facts["characters"]
-        parts.append(f"texts of {lengths['shortest']:,} to {lengths['longest']:,} characters")
-    parts.append(plural(facts["duplicates"], "duplicate") if facts["duplicates"] else "no duplicates")
+        clauses.append(f"texts of {lengths['shortest']:,} to {lengths['longest']:,} characters")
+    clauses.append(plural(facts["duplicates"], "duplicate") if facts["duplicates"] else "no duplicates")
     if "overlap" in facts:
-        parts.append(f"{facts['overlap']} in the validation set" if facts["overlap"] else "none in the validation set")
-    return ", ".join(parts)
+        clauses.append(
+            f"{facts['overlap']} in the validation set" if facts["overlap"] else "none in the validation set"
+        )
+    return ", ".join(clauses)

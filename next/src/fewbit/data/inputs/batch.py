@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sample as model inputs, with a batch axis; `alone` if it is a whole batch already."""
+    """One sample as model inputs, with a batch axis; `alone` if it is a complete batch already."""
 
     inputs: dict[str, Any]
     location: Location
@@ -79,7 +79,7 @@ def join_rows(rows: Sequence[Row], info: ModelInfo) -> Batch:
     inputs: dict[str, Any] = {}
     for name in rows[0].inputs:
         arrays, axis = [row.inputs[name] for row in rows], axes.get(name, 0)
-        if axis is None:  # an input without a batch axis: one value for the whole batch
+        if axis is None:  # an input without a batch axis: one value for all samples of the batch
             if any(not np.array_equal(array, arrays[0]) for array in arrays):
                 raise _ragged(f"values of {name!r}, which has no batch axis", rows[0].location)
             inputs[name] = arrays[0]
@@ -98,8 +98,8 @@ def _take(array: Any, axis: int | None, index: int) -> Any:
     return np.take(array, [index], axis=axis)
 
 
-def _ragged(what: str, location: Location) -> DataError:
+def _ragged(difference: str, location: Location) -> DataError:
     return DataError(
-        f"samples of one batch differ: {what}", code="batch-ragged", where=str(location),
+        f"samples of one batch differ: {difference}", code="batch-ragged", where=str(location),
         expected="one shape per batch", hint="{batch_size=1}, or resize or pad: {image_size}, {max_length}",
     )  # fmt: skip

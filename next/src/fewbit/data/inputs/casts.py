@@ -43,41 +43,41 @@ class Cast:
     message: str = ""
 
 
-def plan_cast(dtype: str, wanted: str | None, *, image: bool = False) -> Cast | None:
+def plan_cast(dtype: str, target: str | None, *, image: bool = False) -> Cast | None:
     """How to get from one dtype to another; `None` if there is nothing to do.
 
     Args:
         dtype: numpy's name of what is there; `str` and `object` for text and for what is no array.
-        wanted: numpy's name of what the model takes; `None` takes anything.
+        target: numpy's name of what the model takes; `None` takes anything.
         image: whether the array looks like pixels.
 
     >>> plan_cast("int32", "int64").issue is None, plan_cast("float32", "int64").issue.code
     (True, 'dtype-refused')
     """
-    if wanted is None or dtype == wanted:
+    if target is None or dtype == target:
         return None
-    kinds = (_kind(dtype), _kind(wanted))
+    kinds = (_kind(dtype), _kind(target))
     if kinds == ("float", "float"):
-        if _bits(dtype) < _bits(wanted):
-            return Cast(wanted)
-        return Cast(wanted, DTYPE_NARROWED, f"{dtype} is narrowed to {wanted}")
+        if _bits(dtype) < _bits(target):
+            return Cast(target)
+        return Cast(target, DTYPE_NARROWED, f"{dtype} is narrowed to {target}")
     if kinds == ("integer", "integer"):
-        if np.can_cast(dtype, wanted, "safe"):
-            return Cast(wanted)
-        return Cast(wanted, DTYPE_CHECKED, f"{dtype} becomes {wanted}; each value is checked")
+        if np.can_cast(dtype, target, "safe"):
+            return Cast(target)
+        return Cast(target, DTYPE_CHECKED, f"{dtype} becomes {target}; each value is checked")
     if kinds in (("bool", "integer"), ("bool", "float"), ("bytes", "str")):
-        return Cast(wanted)
+        return Cast(target)
     if kinds == ("integer", "bool"):
-        return Cast(wanted, DTYPE_CHECKED, f"{dtype} becomes bool; each value is checked to be 0 or 1")
+        return Cast(target, DTYPE_CHECKED, f"{dtype} becomes bool; each value is checked to be 0 or 1")
     if kinds == ("integer", "float"):
-        if dtype == "uint16" and wanted == "bfloat16":
-            return Cast(wanted, BFLOAT16_BITS, "uint16 is read as the bits of bfloat16")
+        if dtype == "uint16" and target == "bfloat16":
+            return Cast(target, BFLOAT16_BITS, "uint16 is read as the bits of bfloat16")
         if dtype == "uint8" and image:
-            return Cast(wanted, DTYPE_UNSCALED, f"uint8 pixels for a {wanted} input: divide by 255?")
-        return Cast(wanted, DTYPE_INTEGERS, f"{dtype} values for a {wanted} input")
+            return Cast(target, DTYPE_UNSCALED, f"uint8 pixels for a {target} input: divide by 255?")
+        return Cast(target, DTYPE_INTEGERS, f"{dtype} values for a {target} input")
     if dtype == "object":
-        return Cast(wanted, DTYPE_REFUSED, f"a ragged list or an object cannot become {wanted}")
-    return Cast(wanted, DTYPE_REFUSED, f"{dtype} cannot become {wanted} without losing values")
+        return Cast(target, DTYPE_REFUSED, f"a ragged list or an object cannot become {target}")
+    return Cast(target, DTYPE_REFUSED, f"{dtype} cannot become {target} without losing values")
 
 
 def apply_cast(array: np.ndarray, cast: Cast) -> np.ndarray:
@@ -126,7 +126,7 @@ def _as_bfloat16(array: Any) -> np.ndarray:
 
 
 def _kind(dtype: str) -> str:
-    """What casts distinguish; int4 and the like are kinds of their own, since numpy cannot hold them."""
+    """What casts distinguish; int4 and the like are separate kinds, since numpy cannot hold them."""
     if _INTEGER.fullmatch(dtype):
         return "integer"
     return "float" if is_float(dtype) else dtype

@@ -35,11 +35,11 @@ def check_inputs(
         options: as for `InputAdapter`.
 
     Returns:
-        How many samples fit. If none does, that is an error of its own.
+        How many samples fit. If none does, that is a separate error.
     """
     inner = DataReport(on_error="drop")  # nothing is raised on the way
     adapter = InputAdapter(info, options, report=inner)
-    known = {(issue.code, issue.location) for issue in report.issues}
+    reported = {(issue.code, issue.location) for issue in report.issues}
     fitting = checked = 0
     try:
         prepared = adapter.prepare(dataset)
@@ -47,8 +47,8 @@ def check_inputs(
             checked += 1
             try:
                 fitting += adapter.fits(prepared, index)
-            except SampleError as error:  # damaged; the check of the dataset may have said so already
-                if (error.code, error.issue.location) not in known:
+            except SampleError as error:  # damaged; the check of the dataset may have reported it already
+                if (error.code, error.issue.location) not in reported:
                     report.add(error.issue.type, error.issue.message, error.issue.location)
     except FewbitError as error:  # options that contradict the model, a missing tokenizer: nothing can be compared
         report.add(PREPROCESSING, _first_line(error), Location(field=error.param))
@@ -64,8 +64,8 @@ def check_inputs(
 
 
 def _first_line(error: FewbitError) -> str:
-    what = error.what if error.expected is None else f"{error.what}; expected {error.expected}"
-    return what.splitlines()[0]
+    message = error.what if error.expected is None else f"{error.what}; expected {error.expected}"
+    return message.splitlines()[0]
 
 
 def _inputs(info: ModelInfo) -> str:

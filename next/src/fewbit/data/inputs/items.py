@@ -25,7 +25,7 @@ _SLIP = 0.87
 
 
 def named_values(item: Any, info: ModelInfo, *, batched: bool = False) -> tuple[dict[str, Any], Any]:
-    """An item as values by input name, and the labels that were set aside; `None` if there are none.
+    """An item as values by input name, and the labels that were separated; `None` if there are none.
 
     Args:
         item: what a loader, a transform or a source yields.
@@ -169,7 +169,7 @@ def _is_one_input(item: Mapping[str, Any], info: ModelInfo) -> bool:
     return not any(_is_slip(str(name), tensor.name) for name in item for tensor in info.inputs)
 
 
-def _is_slip(name: str, known: str) -> bool:
+def _is_slip(name: str, expected: str) -> bool:
     """Whether a name is a known one, or what a slip of the finger makes of it."""
-    name, known = name.casefold(), known.casefold()
-    return sorted(name) == sorted(known) or SequenceMatcher(None, name, known).ratio() > _SLIP
+    name, expected = name.casefold(), expected.casefold()
+    return sorted(name) == sorted(expected) or SequenceMatcher(None, name, expected).ratio() > _SLIP

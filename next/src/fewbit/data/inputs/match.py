@@ -42,11 +42,11 @@ RENAME_UNKNOWN = IssueType(
 )  # fmt: skip
 BATCH_DIMENSION = IssueType(
     "batch-dimension", Severity.NOTE, "sample with a batch axis",
-    "nothing, if each entry is a sample of its own", "repair",
+    "nothing, if each entry is a separate sample", "repair",
 )  # fmt: skip
 BATCH_MIXED = IssueType(
     "batch-mixed", Severity.ERROR, "inputs of one sample that disagree about the batch axis",
-    f"save every array in the whole shape of its input, or each without the batch axis; {_TRANSFORM}", "raise",
+    f"save every array in the complete shape of its input, or each without the batch axis; {_TRANSFORM}", "raise",
     ("drop",),
 )  # fmt: skip
 BATCH_MISSING = IssueType(
@@ -80,7 +80,7 @@ _TO_FRONT, _TO_BACK = (2, 0, 1), (1, 2, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayInfo:
+class ArraySpec:
     """Shape and dtype of an array; text is `str`, and what is no array is `object`."""
 
     shape: tuple[int, ...]
@@ -147,13 +147,13 @@ class InputMatch:
         problems: everything worth reporting.
         steps: one per input that the sample has.
         rows: how many samples the arrays hold together.
-        whole: the arrays are a complete model input; nothing is known that could be cut or joined.
+        complete: the arrays are a complete model input; nothing is known that could be cut or joined.
     """
 
     problems: tuple[Problem, ...]
     steps: tuple[Step, ...]
     rows: int = 1
-    whole: bool = False
+    complete: bool = False
 
     @property
     def errors(self) -> list[Problem]:
@@ -162,7 +162,7 @@ class InputMatch:
 
 
 def match_inputs(
-    arrays: Mapping[str, ArrayInfo],
+    arrays: Mapping[str, ArraySpec],
     info: ModelInfo,
     *,
     batched: bool = False,
@@ -181,7 +181,7 @@ def match_inputs(
         targets: names that are left out silently unless the model takes them.
 
     >>> model = ModelInfo("m", "ONNX", "onnx", inputs=(TensorInfo("x", "float32", ("batch", 3, 8, 8)),))
-    >>> [problem.type.code for problem in match_inputs({"x": ArrayInfo((8, 8, 3), "float64")}, model).problems]
+    >>> [problem.type.code for problem in match_inputs({"x": ArraySpec((8, 8, 3), "float64")}, model).problems]
     ['input-layout', 'dtype-narrowed']
     """
     facts = info.facts
@@ -202,7 +202,7 @@ class _Model:
 
 @lru_cache(maxsize=4096)
 def _match(
-    layout: tuple[tuple[str, ArrayInfo], ...],
+    layout: tuple[tuple[str, ArraySpec], ...],
     model: _Model,
     batched: bool,
     unknown_has_batch: bool,
@@ -228,18 +228,18 @@ def _match(
         tensor = tensors.get(name) or TensorInfo(name)
         form = _compare_shape(arrays[array].shape, tensor, batched, unknown_has_batch)
         problems += _shape_problems(array, arrays[array], tensor, form, batched)
-        wanted = tensor.dtype or (model.floating if is_float(arrays[array].dtype) else None)
+        dtype = tensor.dtype or (model.floating if is_float(arrays[array].dtype) else None)
         image = len(arrays[array].shape) >= (3 if batched else 2)
-        cast = plan_cast(arrays[array].dtype, wanted, image=image)
-        if cast is None and wanted is None and arrays[array].dtype in ("str", "object"):
+        cast = plan_cast(arrays[array].dtype, dtype, image=image)
+        if cast is None and dtype is None and arrays[array].dtype in ("str", "object"):
             cast = Cast("float32", DTYPE_REFUSED, f"{array!r} holds no numbers")
         if cast is not None and cast.issue is not None:
             problems.append(Problem(cast.issue, f"input {name!r}: {cast.message}", name))
         forms[name] = form
         steps.append(Step(array, name, form.squeeze, form.transpose, form.batch_axis, form.expand, cast))
     problems += _axis_problems(forms, tensors)
-    rows, whole, mixed = _count_rows(forms, tensors, batched)
-    return InputMatch((*problems, *mixed), tuple(steps), rows, whole)
+    rows, complete, mixed = _count_rows(forms, tensors, batched)
+    return InputMatch((*problems, *mixed), tuple(steps), rows, complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,66 +253,66 @@ class _Form:
     batch_axis: int | None = 0
     expand: bool = False
     rows: int = 1
-    whole: bool = False
+    complete: bool = False
 
 
 def _compare_shape(shape: tuple[int, ...], tensor: TensorInfo, batched: bool, unknown_has_batch: bool) -> _Form:
     if tensor.shape is None:
         rows = shape[0] if unknown_has_batch and shape else 1
         return _Form(None, expand=not unknown_has_batch, rows=rows)
-    wanted, axis = tensor.shape, tensor.batch_axis
-    if not wanted:
+    expected, axis = tensor.shape, tensor.batch_axis
+    if not expected:
         if all(size == 1 for size in shape):
             return _Form((), squeeze=len(shape), batch_axis=None)
         return _Form(shape, INPUT_SHAPE, batch_axis=None)
-    squeeze = 1 if len(shape) == len(wanted) + 1 and shape[0] == 1 else 0
+    squeeze = 1 if len(shape) == len(expected) + 1 and shape[0] == 1 else 0
     inner = shape[squeeze:]
     if axis is None:
-        issue = None if _equal(inner, wanted) else INPUT_SHAPE
-        return _Form(inner, issue, squeeze, batch_axis=None, whole=True)
-    if len(inner) == len(wanted):
+        issue = None if _equal(inner, expected) else INPUT_SHAPE
+        return _Form(inner, issue, squeeze, batch_axis=None, complete=True)
+    if len(inner) == len(expected):
         sample, rows, expand = inner[:axis] + inner[axis + 1 :], inner[axis], False
     else:
         sample, rows, expand = inner, 1, True
-    wanted_sample = wanted[:axis] + wanted[axis + 1 :]
-    form = _Form(inner, None, squeeze, None, axis, expand, rows, whole=not expand)
+    expected_sample = expected[:axis] + expected[axis + 1 :]
+    form = _Form(inner, None, squeeze, None, axis, expand, rows, complete=not expand)
     if expand and batched:
-        missing = _equal(sample, wanted_sample)
+        missing = _equal(sample, expected_sample)
         return _replace(form, BATCH_MISSING if missing else INPUT_SHAPE)
-    transpose = None if _equal(sample, wanted_sample) else _layout(sample, wanted_sample)
+    transpose = None if _equal(sample, expected_sample) else _layout(sample, expected_sample)
     if transpose is not None:
         sample = tuple(sample[position] for position in transpose)
         form = _replace(form, INPUT_LAYOUT, transpose)
-    elif not _equal(sample, wanted_sample) or not rows:
+    elif not _equal(sample, expected_sample) or not rows:
         return _replace(form, INPUT_SHAPE)
-    elif batched and isinstance(wanted[axis], int) and rows != wanted[axis]:
+    elif batched and isinstance(expected[axis], int) and rows != expected[axis]:
         return _replace(form, BATCH_FIXED)
     full = (*sample[:axis], rows, *sample[axis:])
-    return _Form(full, form.issue, squeeze, transpose, axis, expand, rows, form.whole)
+    return _Form(full, form.issue, squeeze, transpose, axis, expand, rows, form.complete)
 
 
 def _replace(form: _Form, issue: IssueType, transpose: tuple[int, ...] | None = None) -> _Form:
-    return _Form(form.shape, issue, form.squeeze, transpose, form.batch_axis, form.expand, form.rows, form.whole)
+    return _Form(form.shape, issue, form.squeeze, transpose, form.batch_axis, form.expand, form.rows, form.complete)
 
 
-def _equal(shape: Sequence[int], wanted: Sequence[Dim]) -> bool:
+def _equal(shape: Sequence[int], expected: Sequence[Dim]) -> bool:
     """Whether every fixed axis has its size."""
-    return len(shape) == len(wanted) and all(
-        not isinstance(dim, int) or dim == size for size, dim in zip(shape, wanted)
+    return len(shape) == len(expected) and all(
+        not isinstance(dim, int) or dim == size for size, dim in zip(shape, expected)
     )
 
 
-def _layout(shape: tuple[int, ...], wanted: tuple[Dim, ...]) -> tuple[int, ...] | None:
+def _layout(shape: tuple[int, ...], expected: tuple[Dim, ...]) -> tuple[int, ...] | None:
     """The order of axes that moves the channels of an image to where the model has them."""
-    if len(shape) != 3 or len(wanted) != 3:
+    if len(shape) != 3 or len(expected) != 3:
         return None
     for order, channels in ((_TO_FRONT, shape[2]), (_TO_BACK, shape[0])):
-        if channels in _CHANNELS and _equal([shape[axis] for axis in order], wanted):
+        if channels in _CHANNELS and _equal([shape[axis] for axis in order], expected):
             return order
     return None
 
 
-def _could_be(array: ArrayInfo, tensor: TensorInfo, batched: bool) -> bool:
+def _could_be(array: ArraySpec, tensor: TensorInfo, batched: bool) -> bool:
     """Whether an array could be an input: its shape fits, and its dtype fits or only loses width."""
     if tensor.shape is None and batched:
         return False  # nothing is known of the input, so a wrong name is a wrong name
@@ -322,7 +322,7 @@ def _could_be(array: ArrayInfo, tensor: TensorInfo, batched: bool) -> bool:
 
 
 def _name_problems(
-    names: NameMatch, arrays: Mapping[str, ArrayInfo], tensors: Mapping[str, TensorInfo], model: _Model
+    names: NameMatch, arrays: Mapping[str, ArraySpec], tensors: Mapping[str, TensorInfo], model: _Model
 ) -> list[Problem]:
     problems = [Problem(RENAME_UNKNOWN, message, "rename") for message in names.wrong]
     for array in names.by_shape:
@@ -339,18 +339,20 @@ def _name_problems(
         Problem(INPUT_MISSING, f"no array for input {tensors[name]}; there is {present}", name) for name in missing
     ]
     extra = [] if model.open_ended else [array for array in names.extra if array not in names.similar]
-    known = ", ".join(tensors) or "none"
-    return problems + [Problem(INPUT_EXTRA, f"{array!r} is no input; the model has {known}", array) for array in extra]
+    input_names = ", ".join(tensors) or "none"
+    return problems + [
+        Problem(INPUT_EXTRA, f"{array!r} is no input; the model has {input_names}", array) for array in extra
+    ]
 
 
-def _shape_problems(array: str, info: ArrayInfo, tensor: TensorInfo, form: _Form, batched: bool) -> list[Problem]:
+def _shape_problems(array: str, info: ArraySpec, tensor: TensorInfo, form: _Form, batched: bool) -> list[Problem]:
     if form.issue is None or tensor.shape is None:
         return []
-    wanted, note = list(tensor.shape), ""
-    if not batched and tensor.batch_axis is not None and len(info.shape) < len(wanted):
-        del wanted[tensor.batch_axis]
+    expected, note = list(tensor.shape), ""
+    if not batched and tensor.batch_axis is not None and len(info.shape) < len(expected):
+        del expected[tensor.batch_axis]
         note = " without the batch axis"
-    axes = ", ".join("?" if dim is None else str(dim) for dim in wanted)
+    axes = ", ".join("?" if dim is None else str(dim) for dim in expected)
     message = f"input {tensor.name!r} takes [{axes}]{note}, {array!r} is {list(info.shape)}"
     if form.transpose is not None:
         message += f"; {array}.transpose{form.transpose} fits"
@@ -366,34 +368,36 @@ def _axis_problems(forms: Mapping[str, _Form], tensors: Mapping[str, TensorInfo]
             continue
         for position, (dim, size) in enumerate(zip(tensor.shape, form.shape)):
             if isinstance(dim, str) and position != tensor.batch_axis:
-                known, owner = sizes.setdefault(dim, (size, name))
-                if known != size:
-                    message = f"axis {dim!r} is {known} in {owner!r} and {size} in {name!r}"
+                first_size, owner = sizes.setdefault(dim, (size, name))
+                if first_size != size:
+                    message = f"axis {dim!r} is {first_size} in {owner!r} and {size} in {name!r}"
                     yield Problem(AXIS_INCONSISTENT, message, name)
 
 
 def _count_rows(
     forms: Mapping[str, _Form], tensors: Mapping[str, TensorInfo], batched: bool
 ) -> tuple[int, bool, list[Problem]]:
-    """How many samples the arrays hold, whether they are a whole input, and whether they disagree about it."""
-    known = {name: form for name, form in forms.items() if name in tensors and tensors[name].shape}
-    if any(form.issue is not None and form.issue is not INPUT_LAYOUT for form in known.values()):
+    """How many samples the arrays hold, whether they are a complete input, and whether they disagree about it."""
+    declared = {name: form for name, form in forms.items() if name in tensors and tensors[name].shape}
+    if any(form.issue is not None and form.issue is not INPUT_LAYOUT for form in declared.values()):
         return 1, False, []
-    if any(form.batch_axis is None for form in known.values()):
-        # One input has its batch axis at an unknown place: nothing may be cut, so all must be whole.
-        parts = [name for name, form in known.items() if not form.whole]
-        if parts and any(known[name].expand for name in parts):
-            takes = "; ".join(str(tensors[name]) for name in known)
-            message = f"{', '.join(parts)} without a batch axis, and the batch axis of the model is not known ({takes})"
+    if any(form.batch_axis is None for form in declared.values()):
+        # One input has its batch axis at an unknown place: nothing may be cut, so all must be complete.
+        incomplete = [name for name, form in declared.items() if not form.complete]
+        if incomplete and any(declared[name].expand for name in incomplete):
+            takes = "; ".join(str(tensors[name]) for name in declared)
+            message = (
+                f"{', '.join(incomplete)} without a batch axis, and the batch axis of the model is not known ({takes})"
+            )
             return 1, True, [Problem(BATCH_MIXED, message, "batch")]
         return 1, True, []
-    sizes = {form.rows for form in known.values()}
-    with_axis, without = [f for f in known.values() if not f.expand], [f for f in known.values() if f.expand]
+    sizes = {form.rows for form in declared.values()}
+    with_axis, without = [f for f in declared.values() if not f.expand], [f for f in declared.values() if f.expand]
     if len(sizes) > 1 or (without and with_axis and sizes != {1}):
-        leading = {tensors[name].shape[:1] for name in known}  # type: ignore[index]
+        leading = {tensors[name].shape[:1] for name in declared}  # type: ignore[index]
         if not without and len(leading) > 1:
             return 1, True, []  # the model itself declares different first axes
-        text = ", ".join(f"{name} {form.rows if not form.expand else 'none'}" for name, form in known.items())
+        text = ", ".join(f"{name} {form.rows if not form.expand else 'none'}" for name, form in declared.items())
         return 1, batched, [Problem(BATCH_MIXED, f"batch sizes differ: {text}", "batch")]
     rows = sizes.pop() if sizes else max((form.rows for form in forms.values()), default=1)
     problems = []
@@ -402,16 +406,16 @@ def _count_rows(
     return rows, False, problems
 
 
-def describe_value(value: Any) -> ArrayInfo:
+def describe_value(value: Any) -> ArraySpec:
     """Shape and dtype of an array, a tensor, a number or a text."""
     if isinstance(value, str | bytes):
-        return ArrayInfo((), "str" if isinstance(value, str) else "bytes")
+        return ArraySpec((), "str" if isinstance(value, str) else "bytes")
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         dtype = str(getattr(value.dtype, "name", None) or value.dtype).removeprefix("torch.")
         dtype = "str" if dtype.startswith("str") else "bytes" if dtype.startswith("bytes") else dtype
-        return ArrayInfo(tuple(int(size) for size in value.shape), dtype)
+        return ArraySpec(tuple(int(size) for size in value.shape), dtype)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError, RuntimeError):
-        return ArrayInfo((), "object")
-    return ArrayInfo(array.shape, "object") if array.dtype.kind == "O" else describe_value(array)
+        return ArraySpec((), "object")
+    return ArraySpec(array.shape, "object") if array.dtype.kind == "O" else describe_value(array)

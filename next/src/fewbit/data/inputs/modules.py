@@ -104,7 +104,8 @@ def _parameters(model: Any) -> tuple[tuple[TensorInfo, ...], int, bool]:
     schema = getattr(model.forward, "schema", None)
     if schema is not None:  # a scripted module keeps its parameters there
         arguments = schema.arguments[1:]
-        return tuple(TensorInfo(each.name, required=not each.has_default_value()) for each in arguments), 0, False
+        tensors = [TensorInfo(argument.name, required=not argument.has_default_value()) for argument in arguments]
+        return tuple(tensors), 0, False
     inputs, positional, by_place, open_ended = [], 0, False, False
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:

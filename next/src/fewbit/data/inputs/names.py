@@ -62,8 +62,8 @@ def match_names(
     """
     match = NameMatch()
     _apply_rename(match, arrays, inputs, rename or {}, open_ended)
-    taken = set(match.pairs.values())
-    exact = {name: name for name in arrays if name in inputs and name not in match.pairs and name not in taken}
+    renamed = set(match.pairs.values())
+    exact = {name: name for name in arrays if name in inputs and name not in match.pairs and name not in renamed}
     match.pairs |= exact
     loose = [name for name in arrays if name not in match.pairs]
     free = [name for name in inputs if name not in match.pairs.values()]
@@ -93,9 +93,9 @@ def _apply_rename(
 def _match_by_shape(match: NameMatch, loose: list[str], free: list[str], fits: Callable[[str, str], bool]) -> None:
     """Pairs in which neither side has another candidate."""
     candidates = {array: [name for name in free if fits(array, name)] for array in loose}
-    wanted = [name for names in candidates.values() for name in names]
+    claims = [name for names in candidates.values() for name in names]
     for array, names in candidates.items():
-        if len(names) == 1 and wanted.count(names[0]) == 1:
+        if len(names) == 1 and claims.count(names[0]) == 1:
             match.pairs[array] = names[0]
             match.by_shape.append(array)
 
@@ -126,8 +126,8 @@ def _same_letters(array: str, name: str) -> bool:
 
 
 def _prefixed(array: str, name: str) -> bool:
-    one, other = _letters(array), _letters(name)
-    return min(len(one), len(other)) > 1 and (one.endswith(other) or other.endswith(one))
+    shorter, longer = sorted((_letters(array), _letters(name)), key=len)
+    return len(shorter) > 1 and longer.endswith(shorter)
 
 
 def _numbered(arrays: Sequence[str], inputs: Sequence[str]) -> Callable[[str, str], bool]:

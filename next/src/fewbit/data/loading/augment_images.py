@@ -97,7 +97,9 @@ def move(sample: Sample, pixels: Array, matrix: Array, settings: CustomConfig, l
     if sample.get("masks") is not None:
         moved["masks"] = move_mask(_mask_of(sample, "masks", size, location), matrix, 0)
     if sample.get("polygons") is not None:
-        moved["polygons"] = [None if each is None else _polygon(each, matrix, size) for each in sample["polygons"]]
+        moved["polygons"] = [
+            None if polygon is None else _polygon(polygon, matrix, size) for polygon in sample["polygons"]
+        ]
     if sample.get("boxes") is None:
         return moved
     boxes = np.asarray(sample["boxes"], np.float64).reshape(-1, 4)
@@ -108,12 +110,12 @@ def move(sample: Sample, pixels: Array, matrix: Array, settings: CustomConfig, l
     if moved.get("masks") is not None and (rotated or not np.allclose(corners, clipped)):
         tight = mask_boxes(moved["masks"])  # a rotated box is larger than the rotated object
     visible = box_areas(clipped) > settings.augment_visible * box_areas(corners)
-    kept = np.flatnonzero(visible & (box_areas(tight) > 0))
+    keep = np.flatnonzero(visible & (box_areas(tight) > 0))
     moved["boxes"] = from_corners(tight, size).astype(np.asarray(sample["boxes"]).dtype)
     for name in _OBJECT_FIELDS:
         values = moved.get(name)
         if values is not None and len(values) == len(boxes):
-            moved[name] = values[kept] if isinstance(values, np.ndarray) else [values[index] for index in kept]
+            moved[name] = values[keep] if isinstance(values, np.ndarray) else [values[index] for index in keep]
     return moved
 
 

@@ -29,13 +29,13 @@ def drop_words(text: str, share: float, random: np.random.Generator) -> str:
     """
     body = text.strip()
     words = [word.strip() for word in _WORD.findall(body)]
-    kept = [word for word in _WORD.findall(body) if random.random() >= share]
-    if not words or len(kept) == len(words):
+    remaining = [word for word in _WORD.findall(body) if random.random() >= share]
+    if not words or len(remaining) == len(words):
         return text
-    if not kept:
-        kept = [words[int(random.integers(len(words)))]]
+    if not remaining:
+        remaining = [words[int(random.integers(len(words)))]]
     start, end = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-    return start + "".join(kept).rstrip() + end
+    return start + "".join(remaining).rstrip() + end
 
 
 def slip_letters(text: str, share: float, random: np.random.Generator) -> str:

@@ -19,7 +19,7 @@ _PER_TOKEN = ("attention_mask", "token_type_ids", "position_ids", "special_token
 
 
 class BatchColumns:
-    """The samples of a batch field by field; whoever makes something of a field takes it out.
+    """The samples of a batch field by field; a field is removed once it is collated.
 
     Args:
         samples: dicts with the same fields.
@@ -30,32 +30,34 @@ class BatchColumns:
         self._locations = locations
         if not samples:
             raise DataError(
-                "a batch of no samples", code="batch-misfit", expected="at least one", hint="check the data"
+                "a batch of no samples", code="batch-mismatch", expected="at least one", hint="check the data"
             )
         for number, sample in enumerate(samples):
             if not isinstance(sample, Mapping):
-                raise self.misfit(number, None, f"a {type(sample).__name__}", "a dict of fields")
+                raise self.mismatch(number, None, f"a {type(sample).__name__}", "a dict of fields")
         names = list(dict.fromkeys(name for sample in samples for name in sample))
         for number, sample in enumerate(samples):
             for name in names:
                 if name not in sample:
-                    raise self.misfit(number, name, "nothing", "what the other samples have")
+                    raise self.mismatch(number, name, "nothing", "what the other samples have")
         self.values: dict[str, list[Any]] = {name: [sample[name] for sample in samples] for name in names}
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
 
     def take(self, name: str) -> list[Any]:
-        """The values of a field, which is then done."""
+        """Remove a field and return its values."""
         return self.values.pop(name)
 
-    def misfit(self, number: int, name: str | None, found: str, expected: str, hint: str = "correct it") -> DataError:
+    def mismatch(
+        self, number: int, name: str | None, actual: str, expected: str, hint: str = "correct it"
+    ) -> DataError:
         """The error for a sample that does not fit into its batch."""
         sample = f"sample {number} of the batch" if self._locations is None else self._locations[number]
-        where = sample if name is None else f"{sample}, field {name!r}"
+        location = sample if name is None else f"{sample}, field {name!r}"
         return DataError(
-            f"{where} does not fit into a batch: it is {found}", code="batch-misfit", where=where, expected=expected,
-            hint=hint,
+            f"{location} does not fit into a batch: it is {actual}", code="batch-mismatch", where=location,
+            expected=expected, hint=hint,
         )  # fmt: skip
 
 
@@ -70,8 +72,8 @@ def tokens(columns: BatchColumns, padding: Padding, attention: str) -> dict[str,
     lengths = _token_counts(columns, rows, padding)
     width = padding.width(lengths)
     starts = width - lengths if padding.side == "left" else np.zeros_like(lengths)
-    places = np.arange(width)
-    keep = (places >= starts[:, None]) & (places < (starts + lengths)[:, None])
+    column_indices = np.arange(width)
+    keep = (column_indices >= starts[:, None]) & (column_indices < (starts + lengths)[:, None])
     batch = {"input_ids": fill_rows(rows, keep, padding.token)}
     for name in [name for name in columns.values if _per_token(columns, name, lengths)]:
         value = IGNORED if name == "labels" else int(name == "special_tokens_mask")
@@ -87,7 +89,7 @@ def tokens(columns: BatchColumns, padding: Padding, attention: str) -> dict[str,
         return result | {"attention_mask": real}
     padded = real == 0
     segments = 1 + (torch.diff(positions, dim=1, prepend=positions[:, :1]) != 1).cumsum(1)
-    # Padding counts positions of its own, so that it is a segment of its own.
+    # Padding has its own positions, so that it is a separate segment.
     positions = torch.where(padded, padded.cumsum(1) - 1, positions)
     if attention == "positions":
         return result | {"position_ids": positions}
@@ -105,15 +107,19 @@ def signals(columns: BatchColumns, name: str, axis: int, padding: Padding, alone
     first = arrays[0]
     for number, array in enumerate(arrays):
         if array.ndim != first.ndim or not 0 <= axis < array.ndim:
-            raise columns.misfit(number, name, f"of shape {list(array.shape)}", f"as many axes as {list(first.shape)}")
+            raise columns.mismatch(
+                number, name, f"of shape {list(array.shape)}", f"as many axes as {list(first.shape)}"
+            )
         others = [i for i in range(array.ndim) if i != axis and array.shape[i] != first.shape[i]]
         if others:
             hint = f"ragged={{{name!r}: {others[0]}}} if axis {others[0]} is the one that differs"
-            raise columns.misfit(
+            raise columns.mismatch(
                 number, name, f"of shape {list(array.shape)}", f"{list(first.shape)} except axis {axis}", hint
             )
         if padding.to == "none" and array.shape != first.shape:
-            raise columns.misfit(number, name, f"of shape {list(array.shape)}", f"{list(first.shape)}", "padding=True")
+            raise columns.mismatch(
+                number, name, f"of shape {list(array.shape)}", f"{list(first.shape)}", "padding=True"
+            )
     lengths = np.array([array.shape[axis] for array in arrays], np.int64)
     shape = list(first.shape)
     shape[axis] = padding.rounded(int(lengths.max()))
@@ -137,15 +143,15 @@ def plain_values(columns: BatchColumns, padding: Padding) -> dict[str, Any]:
             batch[name] = columns.take(name)
         elif any(array is None for array in arrays):
             number = next(number for number, array in enumerate(arrays) if (array is None) != (arrays[0] is None))
-            raise columns.misfit(number, name, f"a {type(values[number]).__name__}", f"a {type(values[0]).__name__}")
+            raise columns.mismatch(number, name, f"a {type(values[number]).__name__}", f"a {type(values[0]).__name__}")
         elif all(isinstance(value, torch.Tensor) for value in values) and len({value.shape for value in values}) == 1:
             batch[name] = torch.stack(columns.take(name))  # keeps types that numpy does not have
         elif len({array.shape for array in arrays if array is not None}) == 1:
-            own = isinstance(values[0], np.ndarray | np.generic)
+            typed = isinstance(values[0], np.ndarray | np.generic)
             columns.take(name)
             stacked = np.stack([array for array in arrays if array is not None])
             batch[name] = torch.from_numpy(
-                stacked.astype(np.float32) if stacked.dtype == np.float64 and not own else stacked
+                stacked.astype(np.float32) if stacked.dtype == np.float64 and not typed else stacked
             )
         else:
             batch |= signals(columns, name, 0, padding, alone=False)
@@ -162,7 +168,7 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def fill_rows(rows: Sequence[np.ndarray], keep: np.ndarray, value: int) -> np.ndarray:
-    """Rows of tokens in the places kept for them, and a value everywhere else."""
+    """Rows of tokens where `keep` is true, and a fill value everywhere else."""
     flat = np.concatenate(rows)
     flat = flat.astype(np.int64) if flat.dtype.kind in "iub" else flat.astype(np.float32)
     filled = np.full((*keep.shape, *flat.shape[1:]), value, flat.dtype)
@@ -171,31 +177,31 @@ def fill_rows(rows: Sequence[np.ndarray], keep: np.ndarray, value: int) -> np.nd
 
 
 def fill_blocks(blocks: Sequence[np.ndarray], shape: Sequence[int], value: float) -> np.ndarray:
-    """Arrays of different sizes, each at the start of its part of a batch.
+    """Arrays of different sizes, each at the start of its entry in the batch.
 
     >>> fill_blocks([np.ones((1, 2)), np.ones((2, 1))], (2, 2), 0).tolist()
     [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]]
     """
     filled = np.full((len(blocks), *shape), value, blocks[0].dtype)
-    for part, block in zip(filled, blocks):
-        part[tuple(map(slice, block.shape))] = block
+    for target, block in zip(filled, blocks):
+        target[tuple(map(slice, block.shape))] = block
     return filled
 
 
 def _token_counts(columns: BatchColumns, rows: Sequence[np.ndarray], padding: Padding) -> np.ndarray:
     for number, row in enumerate(rows):
         if row.ndim != 1:
-            raise columns.misfit(number, "input_ids", f"of shape {list(row.shape)}", "one row of tokens")
+            raise columns.mismatch(number, "input_ids", f"of shape {list(row.shape)}", "one row of tokens")
         if not len(row):
-            raise columns.misfit(number, "input_ids", "empty", "at least one token", "add the step 'filtering'")
+            raise columns.mismatch(number, "input_ids", "empty", "at least one token", "add the step 'filtering'")
         if row.dtype.kind not in "iu":
-            raise columns.misfit(number, "input_ids", f"of type {row.dtype}", "whole numbers")
+            raise columns.mismatch(number, "input_ids", f"of type {row.dtype}", "integers")
         if padding.to == "max_length" and padding.length and len(row) > padding.length:
             hint = "add the step 'truncation', or raise max_length"
-            raise columns.misfit(number, "input_ids", f"{len(row)} tokens long", f"at most {padding.length}", hint)
+            raise columns.mismatch(number, "input_ids", f"{len(row)} tokens long", f"at most {padding.length}", hint)
         if padding.to == "none" and len(row) != len(rows[0]):
             hint = "padding=True, or the step 'packing'"
-            raise columns.misfit(number, "input_ids", f"{len(row)} tokens long", f"{len(rows[0])} tokens", hint)
+            raise columns.mismatch(number, "input_ids", f"{len(row)} tokens long", f"{len(rows[0])} tokens", hint)
     return np.array([len(row) for row in rows], np.int64)
 
 
@@ -211,7 +217,7 @@ def _per_token(columns: BatchColumns, name: str, lengths: np.ndarray) -> bool:
     if several or name not in (*_PER_TOKEN, "labels"):
         return False
     number = int(np.argmax(sizes != lengths))
-    raise columns.misfit(number, name, f"{sizes[number]} entries long", f"{lengths[number]}, one per token")
+    raise columns.mismatch(number, name, f"{sizes[number]} entries long", f"{lengths[number]}, one per token")
 
 
 def _numeric(value: Any) -> np.ndarray | None:
@@ -232,5 +238,5 @@ def _samples_of(columns: BatchColumns, name: str, number: int, value: Any) -> An
     first = columns.values[name][0]
     rate = first.get("sampling_rate") if isinstance(first, Mapping) else None
     if value.get("sampling_rate") != rate:
-        raise columns.misfit(number, name, f"at {value.get('sampling_rate')} Hz", f"{rate} Hz", "resample it")
+        raise columns.mismatch(number, name, f"at {value.get('sampling_rate')} Hz", f"{rate} Hz", "resample it")
     return value["array"]

@@ -35,10 +35,10 @@ def images(columns: BatchColumns, padding: Padding, targets: str) -> dict[str, A
     sizes: list[Size] = [(array.shape[1], array.shape[2]) for array in arrays]
     for number, array in enumerate(arrays):
         if array.shape[0] != arrays[0].shape[0]:
-            raise columns.misfit(number, name, f"of {array.shape[0]} channels", f"{arrays[0].shape[0]} channels")
+            raise columns.mismatch(number, name, f"of {array.shape[0]} channels", f"{arrays[0].shape[0]} channels")
         if padding.to == "none" and sizes[number] != sizes[0]:
             hint = "padding=True, or the step 'rescaling' with image_size"
-            raise columns.misfit(number, name, f"of size {list(sizes[number])}", f"{list(sizes[0])}", hint)
+            raise columns.mismatch(number, name, f"of size {list(sizes[number])}", f"{list(sizes[0])}", hint)
     canvas = padding.rounded(max(size[0] for size in sizes)), padding.rounded(max(size[1] for size in sizes))
     batch: dict[str, Any] = {"pixel_values": fill_blocks(arrays, (arrays[0].shape[0], *canvas), 0)}
     if any(size != canvas for size in sizes):
@@ -68,7 +68,7 @@ def _objects(columns: BatchColumns, sizes: list[Size], canvas: Size, targets: st
             objects[name] = [as_array(value).astype(np.int64).reshape(-1) for value in values]
         elif name == "polygons":
             objects[name] = [
-                [None if each is None else as_array(each) * scale for each in value]
+                [None if polygon is None else as_array(polygon) * scale for polygon in value]
                 for value, scale in zip(values, scales)
             ]
         else:
@@ -78,7 +78,7 @@ def _objects(columns: BatchColumns, sizes: list[Size], canvas: Size, targets: st
         for number, value in enumerate(values):
             count = len(next(iter(objects.values()))[number])
             if len(value) != count:
-                raise columns.misfit(number, name, f"of {len(value)} objects", f"{count} objects")
+                raise columns.mismatch(number, name, f"of {len(value)} objects", f"{count} objects")
     polygons = {"polygons": objects.pop("polygons")} if "polygons" in objects else {}
     if targets == "lists" or not objects:
         return {name: [torch.from_numpy(value) for value in values] for name, values in objects.items()} | polygons
@@ -97,7 +97,7 @@ def _channels_first(columns: BatchColumns, name: str, number: int, value: Any) -
     if array.ndim == 2:
         array = array[None] if first else array[:, :, None]
     if array.ndim != 3 or 0 in array.shape:
-        raise columns.misfit(number, name, f"of shape {list(array.shape)}", "height, width and channels of one image")
+        raise columns.mismatch(number, name, f"of shape {list(array.shape)}", "height, width and channels of one image")
     if not first:
         array = array.transpose(2, 0, 1)
     if array.dtype == np.uint8 and name == "image":
@@ -110,14 +110,14 @@ def _checked_boxes(columns: BatchColumns, number: int, value: Any) -> np.ndarray
     if array.size == 0:
         return array.reshape(0, 4)
     if array.ndim != 2 or array.shape[1] != 4:
-        raise columns.misfit(number, "boxes", f"of shape {list(array.shape)}", "[objects, 4]")
+        raise columns.mismatch(number, "boxes", f"of shape {list(array.shape)}", "[objects, 4]")
     return array
 
 
 def _checked_mask(columns: BatchColumns, name: str, number: int, value: Any, sizes: list[Size]) -> np.ndarray:
     array = as_array(value)
     if array.ndim not in (2, 3) or (array.shape[-2:] != sizes[number] and len(array)):
-        raise columns.misfit(
+        raise columns.mismatch(
             number, name, f"of shape {list(array.shape)}", f"the size of its image, {list(sizes[number])}"
         )
     return array

@@ -31,7 +31,7 @@ class Padding:
         length: for `max_length`.
         multiple: lengths are multiples of this.
         side: where tokens are padded.
-        token: what they are padded with; masks and labels say that it is not there.
+        token: padding token; masked out in masks and labels.
     """
 
     to: Literal["longest", "max_length", "none"] = "longest"
@@ -58,7 +58,7 @@ class Collator:
     """Makes a batch of samples.
 
     Args:
-        batch_size: samples per batch, for whoever makes them.
+        batch_size: samples per batch, read by the loader.
         padding: how samples become equally long.
         attention: of packed rows: `mask` gives a 4-D mask that every model takes; `positions` gives none, for
             FlashAttention, which finds the samples by their `position_ids`.
@@ -115,7 +115,7 @@ def get_custom_data_collator(
         dataset_config: from `generate_dataset_config`.
         batch_size: samples per batch; the configuration's by default, else 8.
         padding: `True` pads as the configuration says, to the longest of the batch by default; `longest`, `max_length`,
-            `False`, or `{"multiple_of": k}` hold instead of it.
+            `False`, or `{"multiple_of": k}` override it.
         attention: of packed rows, `mask` or `positions`.
         targets: boxes, classes and masks as `lists` or `padded`.
         ragged: fields whose sizes differ, and along which axis: `{"spectrum": 1}`.
@@ -125,39 +125,39 @@ def get_custom_data_collator(
     """
     settings = dataset_config.custom_config
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
-        raise _wrong("batch_size", batch_size, "a whole number from 1 up")
+        raise _wrong("batch_size", batch_size, "an integer >= 1")
     for name, value, choices in (
         ("attention", attention, ("mask", "positions")),
         ("targets", targets, ("lists", "padded")),
     ):
         if value not in choices:
             raise _wrong(name, value, " or ".join(choices))
-    wanted = settings.padding if padding is True and settings.padding is not None else padding
+    setting = settings.padding if padding is True and settings.padding is not None else padding
     _note_override("batch_size", batch_size, settings.batch_size)
     _note_override("padding", None if padding is True else padding, settings.padding)
     size = batch_size or settings.batch_size or BATCH_SIZE
-    rule = read_padding(wanted, settings.padding_side, settings.max_length, _tokenizer(dataset_config))
+    rule = read_padding(setting, settings.padding_side, settings.max_length, _tokenizer(dataset_config))
     return Collator(size, rule, attention, targets, dict(ragged or {}))
 
 
-def read_padding(wanted: Any, side: str | None, max_length: int | None, tokenizer: Any) -> Padding:
-    """What a user means by `padding`."""
+def read_padding(setting: Any, side: str | None, max_length: int | None, tokenizer: Any) -> Padding:
+    """Parse the `padding` argument."""
     multiple = 1
-    if isinstance(wanted, Mapping):
-        multiple = wanted.get("multiple_of")  # type: ignore[assignment]
-        if wanted.keys() != {"multiple_of"} or not isinstance(multiple, int) or multiple < 1:
-            raise _wrong("padding", wanted, "{'multiple_of': k} with k from 1 up")
-        wanted = True
+    if isinstance(setting, Mapping):
+        multiple = setting.get("multiple_of")  # type: ignore[assignment]
+        if setting.keys() != {"multiple_of"} or not isinstance(multiple, int) or multiple < 1:
+            raise _wrong("padding", setting, "{'multiple_of': k} with k from 1 up")
+        setting = True
     kinds: dict[Any, Literal["longest", "max_length", "none"]] = {
         True: "longest", None: "longest", "longest": "longest", "max_length": "max_length", False: "none",
         "none": "none",
     }  # fmt: skip
-    if not isinstance(wanted, bool | str | None) or wanted not in kinds:
-        raise _wrong("padding", wanted, "True, 'longest', 'max_length', False or {'multiple_of': k}")
-    kind = kinds[wanted]
+    if not isinstance(setting, bool | str | None) or setting not in kinds:
+        raise _wrong("padding", setting, "True, 'longest', 'max_length', False or {'multiple_of': k}")
+    kind = kinds[setting]
     length = (max_length or max_tokens(tokenizer)) if kind == "max_length" else None
     if kind == "max_length" and length is None:
-        raise _wrong("padding", wanted, "max_length in the configuration, or a tokenizer that has one")
+        raise _wrong("padding", setting, "max_length in the configuration, or a tokenizer that has one")
     side = side or str(getattr(tokenizer, "padding_side", "right"))
     return Padding(kind, length, multiple, side, pad_id(tokenizer))
 

@@ -237,9 +237,9 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
 
     def replace(self, **settings: Any) -> DatasetConfig:
         """The same with other settings; `preprocessing_steps` and `dataset_name` too."""
-        own = {name: settings.pop(name, getattr(self, name)) for name in ("dataset_name", "preprocessing_steps")}
-        given = {name: getattr(self.custom_config, name) for name in self.custom_config.model_fields_set}
-        return DatasetConfig(**own, custom_config=given | settings)
+        arguments = {name: settings.pop(name, getattr(self, name)) for name in ("dataset_name", "preprocessing_steps")}
+        custom = {name: getattr(self.custom_config, name) for name in self.custom_config.model_fields_set}
+        return DatasetConfig(**arguments, custom_config=custom | settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data under the names of `generate_dataset_config`.
@@ -247,11 +247,11 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
         Raises:
             UsageError: data, tokenizer or function is an object, which has no name to be found by.
         """
-        values: dict[str, Any] = {"dataset_name": _plain("dataset_name", self.dataset_name)}
+        values: dict[str, Any] = {"dataset_name": _to_plain_data("dataset_name", self.dataset_name)}
         if self.preprocessing_steps is not None:
             values["preprocessing_steps"] = list(self.preprocessing_steps)
         custom = {
-            name: _plain(name, getattr(self.custom_config, name))
+            name: _to_plain_data(name, getattr(self.custom_config, name))
             for name, field in CustomConfig.model_fields.items()
             if getattr(self.custom_config, name) != field.default
         }
@@ -276,9 +276,11 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
     def __repr__(self) -> str:
         name = self.dataset_name if isinstance(self.dataset_name, str) else f"<{type(self.dataset_name).__name__}>"
         settings = self.custom_config
-        given = "".join(f", {field}={_short(getattr(settings, field))}" for field in sorted(settings.model_fields_set))
+        changed = "".join(
+            f", {field}={_short(getattr(settings, field))}" for field in sorted(settings.model_fields_set)
+        )
         steps = "the preset's" if self.preprocessing_steps is None else list(self.preprocessing_steps)
-        return f"DatasetConfig({name!r}, steps={steps}{given})"
+        return f"DatasetConfig({name!r}, steps={steps}{changed})"
 
     __str__ = __repr__
 
@@ -359,11 +361,11 @@ def _is_column(weights: Any) -> bool:
     return isinstance(weights, str) and weights != "balanced"
 
 
-def _plain(name: str, value: Any) -> Any:
+def _to_plain_data(name: str, value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(name, each) for each in value]
+        return [_to_plain_data(name, item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(name, each) for key, each in value.items()}
+        return {key: _to_plain_data(name, item) for key, item in value.items()}
     if isinstance(value, DatasetConfig):
         return value.to_dict()
     if value is None or isinstance(value, str | int | float | bool):

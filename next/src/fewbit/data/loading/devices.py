@@ -35,18 +35,18 @@ class ComputeDevice:
         return self.name.startswith("cuda")
 
 
-def choose_device(wanted: Any = "auto", *, required: bool = False) -> ComputeDevice:
-    """The device a user means.
+def choose_device(name: Any = "auto", *, required: bool = False) -> ComputeDevice:
+    """Resolve a device name to a device.
 
     Args:
-        wanted: a word of `WORDS`, with `:N` for one of several, or a `torch.device`.
-        required: whether a device that is not there is an error instead of the CPU with a warning.
+        name: a word of `WORDS`, with `:N` for one of several, or a `torch.device`.
+        required: raise an error if the device is unavailable, instead of a warning and the CPU.
 
     Raises:
-        UsageError: there is no such word; or no such device, and it is required.
+        UsageError: unknown name; or the device is unavailable and required.
     """
     torch = require("torch", extra="torch", purpose="batches on a device")
-    text = str(wanted).strip().lower()
+    text = str(name).strip().lower()
     word, _, number = text.partition(":")
     if word not in WORDS:
         raise UsageError(
@@ -54,15 +54,15 @@ def choose_device(wanted: Any = "auto", *, required: bool = False) -> ComputeDev
             expected=", ".join(nearest(word, WORDS) or WORDS), hint="{target_device=auto}",
         )  # fmt: skip
     if word == "cpu":
-        return ComputeDevice("cpu", torch.device("cpu"), "as asked for")
+        return ComputeDevice("cpu", torch.device("cpu"), "as requested")
     reasons = []
     for kind in ("cuda", "mps") if word in ("gpu", "auto") else (word,):
         count, reason = _DEVICES[kind](torch)
         if count and (not number or (number.isdigit() and int(number) < count)):
             # Processes of torchrun on one machine take one device each.
             index = int(number) if number else int(os.environ.get("LOCAL_RANK", "0")) % count
-            name = "mps" if kind == "mps" else f"{kind}:{index}"
-            return ComputeDevice(name, torch.device(name), f"target_device={text!r}")
+            device_name = "mps" if kind == "mps" else f"{kind}:{index}"
+            return ComputeDevice(device_name, torch.device(device_name), f"target_device={text!r}")
         reasons.append(reason if not count else f"{kind} has {count} devices, from {kind}:0 to {kind}:{count - 1}")
     if word == "auto" and not required:
         return ComputeDevice("cpu", torch.device("cpu"), "; ".join(reasons))

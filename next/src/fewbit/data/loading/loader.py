@@ -93,12 +93,12 @@ def device_aware_data_loading(
         collator: from `get_custom_data_collator`, or any function from a list of samples to a batch.
         target_device: `auto`, `cpu`, `gpu`, `cuda:N`, `mps` or `qaic`. One that is not there is the CPU with a warning,
             or an error if the configuration has `require_device`.
-        split: `train`, `validation`, a name of the data's own, or `None` for every row.
+        split: `train`, `validation`, another split name of the data, or `None` for every row.
         batch_size: samples per batch; the collator's by default.
         shuffle: a new order in every epoch; only for `train` by default.
         drop_last: leave out a last batch that is not full.
         workers: processes that prepare batches; 0 by default: batches are prepared in this process.
-        rank: number of this process; what `torchrun` says by default.
+        rank: number of this process; set by `torchrun` by default.
         world: how many processes there are.
 
     Returns:
@@ -106,9 +106,9 @@ def device_aware_data_loading(
     """
     settings = dataset_config.custom_config
     target = choose_device(target_device, required=settings.require_device)
-    own = getattr(collator, "batch_size", None) or settings.batch_size
-    if batch_size is not None and own not in (None, batch_size):
-        message = f"batch_size={batch_size} of the call is used, not {own}"
+    configured_size = getattr(collator, "batch_size", None) or settings.batch_size
+    if batch_size is not None and configured_size not in (None, batch_size):
+        message = f"batch_size={batch_size} of the call is used, not {configured_size}"
         warnings.warn(FewbitWarning(message, code="setting-overridden"), stacklevel=2)
     prepared = prepare(dataset_config, split)
     for line in prepared.preparation.lines():
@@ -118,7 +118,7 @@ def device_aware_data_loading(
         prepared,
         collator or get_custom_data_collator(dataset_config),
         target,
-        batch_size=batch_size or own or BATCH_SIZE,
+        batch_size=batch_size or configured_size or BATCH_SIZE,
         seed=settings.seed,
         shuffle=_first(shuffle, settings.shuffle, split == "train"),
         drop_last=_first(drop_last, settings.drop_last),
@@ -157,13 +157,13 @@ class Loader:
     ):
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise UsageError(
-                f"workers={workers!r}", code="workers", param="workers", expected="a whole number from 0 up",
+                f"workers={workers!r}", code="workers", param="workers", expected="an integer >= 0",
                 hint="{workers=0}",
             )  # fmt: skip
         self.collator, self.target, self.batch_size, self.epoch = collator, target, batch_size, 0
         self._view, self._preparation, self._facts = prepared.view, prepared.preparation, prepared
         self._workers, self._start_method, self._seed = workers, start_method, seed
-        self._batch = 0  # of the pass that is going on
+        self._batch = 0  # of the current pass
         self._resume = 0  # where the next pass begins
         lengths = None if grouping_pool is None else lengths_of(prepared.view)
         self._order = SamplingOrder(
@@ -194,14 +194,16 @@ class Loader:
         return {"epoch": self.epoch, "batch": self._batch, "order": self._order.facts()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a loader of the same data was.
+        """Resume at the position saved by `state_dict`.
 
         Raises:
             UsageError: the state belongs to another order of samples.
         """
-        now = self._order.facts()
+        current = self._order.facts()
         changed = [
-            f"{name} was {old} and is {now.get(name)}" for name, old in state["order"].items() if now.get(name) != old
+            f"{name} was {old} and is {current.get(name)}"
+            for name, old in state["order"].items()
+            if current.get(name) != old
         ]
         if changed:
             raise UsageError(
@@ -213,19 +215,19 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         torch = require("torch", extra="torch", purpose="batches")
         epoch, start = self.epoch, self._resume
-        self._batch, self._resume = start, 0  # a pass that is left is begun anew
+        self._batch, self._resume = start, 0  # an interrupted pass starts over
         jobs = [
             _Job(epoch, start + step, batch.tolist()) for step, batch in enumerate(self._order.batches(epoch, start))
         ]
         fetch = Fetch(self._view, self.collator, self._seed)
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self._workers:
-            more["multiprocessing_context"] = check_workers(fetch, self._start_method)
+            options["multiprocessing_context"] = check_workers(fetch, self._start_method)
         batches = torch.utils.data.DataLoader(
             fetch, batch_size=None, sampler=jobs, collate_fn=_same, num_workers=self._workers,
             pin_memory=self.target.pins_memory,
             generator=torch.Generator(),  # otherwise a number is drawn from the global generator
-            **more,
+            **options,
         )  # fmt: skip
         try:
             for result in batches:
@@ -308,11 +310,11 @@ def _to_device(value: Any, device: Any) -> Any:
     if hasattr(value, "to") and hasattr(value, "device"):
         return value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
-        return {name: _to_device(each, device) for name, each in value.items()}
+        return {name: _to_device(item, device) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_to_device(each, device) for each in value))
+        return type(value)(*(_to_device(item, device) for item in value))
     if isinstance(value, list | tuple):
-        return type(value)(_to_device(each, device) for each in value)
+        return type(value)(_to_device(item, device) for item in value)
     return value
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In which order samples are read: shuffled by epoch, in batches, shared by processes.
 
-The order is global: each step takes the next `world * batch_size` samples, and every process its part of them. So two
+The order is global: each step takes the next `world * batch_size` samples, and every process its share of them. So two
 processes with half the batch size see at each step what one process sees; no sample is repeated to fill a batch, and
 the last step is smaller but never empty for any process.
 """
@@ -120,21 +120,8 @@ def group_lengths(lengths: Ints, batch_size: int, pool: int, random: np.random.G
     size = batch_size * min(pool, max(1, count // (4 * batch_size)))
     shuffled = random.permutation(count)
     order = shuffled[np.lexsort((lengths[shuffled], np.arange(count) // size))]
-    rest = count % batch_size
+    remainder = count % batch_size
     last_pool = (count - 1) // size * size if count else 0
-    start = last_pool + int(random.integers(count - last_pool - rest + 1)) if rest else count
-    batches = np.delete(order, np.s_[start : start + rest]).reshape(-1, batch_size)
-    return np.concatenate([batches[random.permutation(len(batches))].reshape(-1), order[start : start + rest]])
-
-
-def padding_share(lengths: Ints, batch_size: int) -> float:
-    """The share of padding if each batch is as long as its longest sample.
-
-    >>> padding_share(np.array([4, 2, 3, 3]), 2)
-    0.1428571428571429
-    """
-    if not len(lengths):
-        return 0.0
-    starts = np.arange(0, len(lengths), batch_size)
-    total = int((np.maximum.reduceat(lengths, starts) * np.diff([*starts, len(lengths)])).sum())
-    return 1 - int(lengths.sum()) / total if total else 0.0
+    start = last_pool + int(random.integers(count - last_pool - remainder + 1)) if remainder else count
+    batches = np.delete(order, np.s_[start : start + remainder]).reshape(-1, batch_size)
+    return np.concatenate([batches[random.permutation(len(batches))].reshape(-1), order[start : start + remainder]])

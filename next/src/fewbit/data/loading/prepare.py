@@ -38,7 +38,7 @@ class Prepared:
 
     Args:
         view: by position and epoch.
-        preparation: what became of the rows.
+        preparation: counts of dropped rows, and notes.
         steps: what was done.
         facts: classes, task.
     """
@@ -58,7 +58,7 @@ def prepare(config: DatasetConfig, split: str | None = "train", steps: Sequence[
 
     Args:
         config: which data and which steps.
-        split: `train`, `validation`, a name of the data's own, or `None` for every row.
+        split: `train`, `validation`, another split name of the data, or `None` for every row.
         steps: instead of the configuration's.
     """
     settings, preset = config.custom_config, config.origin.preset
@@ -71,8 +71,8 @@ def prepare(config: DatasetConfig, split: str | None = "train", steps: Sequence[
     if steps is None:
         steps = preset.steps if text else ()
     if text and (not steps or steps[0] != "tokenization"):  # which reports unusable rows itself
-        kept = [index for index, _ in usable(view, preparation)]
-        view = view if len(kept) == len(view) else Selected(view, kept)
+        positions = [index for index, _ in usable(view, preparation)]
+        view = view if len(positions) == len(view) else Selected(view, positions)
     view = _apply(view, steps, config, split, preparation)
     if not len(view):
         lines = preparation.lines()
@@ -142,8 +142,8 @@ def _read_by_preset(
     first = _first_rows(view)
     if preset.example is not None:
         _check_columns(first, preset, view)
-        known = dataset.classes
-        return Mapped(view, PresetRows(preset.name, tuple(known) if known else None)), True, preset.classes
+        class_names = dataset.classes
+        return Mapped(view, PresetRows(preset.name, tuple(class_names) if class_names else None)), True, preset.classes
     text = any(_is_text(row) for row in first)
     if settings.columns and first:
         missing = [name for name in settings.columns if all(row.get(name) is None for row in first)]
@@ -188,7 +188,7 @@ def _first_rows(view: View) -> list[Sample]:
         except SampleError:
             continue
         if any(isinstance(value, np.ndarray) for value in rows[-1].values()):
-            break  # one image says enough
+            break  # one image is enough
     return rows
 
 
@@ -224,13 +224,13 @@ def _apply(
     key = _cache_key(config, split)
     for number, name in enumerate(steps):
 
-        def open_other(other: Any, before: Sequence[str] = steps[:number]) -> View:
+        def open_other(data: Any, before: Sequence[str] = steps[:number]) -> View:
             from fewbit.data.loading.config import DatasetConfig
 
-            if isinstance(other, Mapping) and "dataset_name" in other:
-                other = DatasetConfig.from_dict(other)
-            own = other if isinstance(other, DatasetConfig) else config.replace(dataset_name=other, path=None)
-            prepared = prepare(own, split, before)
+            if isinstance(data, Mapping) and "dataset_name" in data:
+                data = DatasetConfig.from_dict(data)
+            other_config = data if isinstance(data, DatasetConfig) else config.replace(dataset_name=data, path=None)
+            prepared = prepare(other_config, split, before)
             preparation.dropped += prepared.preparation.dropped
             preparation.first |= prepared.preparation.first
             return prepared.view
@@ -257,21 +257,23 @@ def _cache_key(config: DatasetConfig, split: str | None) -> str | None:
         "data_format", "data_option", "on_error", "columns", "classes", "task", "separator", "train_split",
         "validation_split", "validation_ratio", "seed",
     )  # fmt: skip
-    parts = [str(_VERSION), str(config.dataset_name), str(split), *(repr(getattr(settings, name)) for name in names)]
-    parts += [f"{name} {files.fingerprint(name)}" for name in files.names()]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    inputs = [str(_VERSION), str(config.dataset_name), str(split), *(repr(getattr(settings, name)) for name in names)]
+    inputs += [f"{name} {files.fingerprint(name)}" for name in files.names()]
+    return hashlib.sha256("\0".join(inputs).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _step_key(steps: Sequence[str], settings: CustomConfig) -> str | None:
     """What the steps so far depend on; `None` if that is other data or a function in memory."""
     if "mixing" in steps or settings.filter_function is not None:
         return None
-    chosen = ("filter_", "sampling_")
-    parts = [f"{name}={getattr(settings, name)!r}" for name in type(settings).model_fields if name.startswith(chosen)]
+    prefixes = ("filter_", "sampling_")
+    inputs = [
+        f"{name}={getattr(settings, name)!r}" for name in type(settings).model_fields if name.startswith(prefixes)
+    ]
     for step in steps:
         code = Path(step.rpartition(":")[0]).expanduser().read_bytes() if is_reference(step) else b""
-        parts.append(f"{step} {hashlib.sha256(code).hexdigest()}")
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+        inputs.append(f"{step} {hashlib.sha256(code).hexdigest()}")
+    return hashlib.sha256("\0".join(inputs).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _without_roles(sample: Sample) -> Sample:

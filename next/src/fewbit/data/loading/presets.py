@@ -57,7 +57,7 @@ class Origin:
         preset: what they mean.
         data: what `open_source` takes; `None` if there is nothing.
         data_option: what opening it takes.
-        example_rows: whether they are rows of ours, because no data was named.
+        example_rows: whether they are built-in example rows, because no data was named.
     """
 
     preset: DatasetPreset
@@ -73,8 +73,8 @@ def origin_of(dataset_name: Any, path: str | None) -> Origin:
         return Origin(PRESETS[CUSTOM], dataset_name if path is None else path)
     if path is not None:
         return Origin(preset, path)
-    places = [Path(preset.name), *(Path(preset.name + suffix) for suffix in _SUFFIXES)]
-    local = next((place for place in places if place.exists()), None)
+    candidates = [Path(preset.name), *(Path(preset.name + suffix) for suffix in _SUFFIXES)]
+    local = next((candidate for candidate in candidates if candidate.exists()), None)
     if local is not None:
         return Origin(preset, str(local))
     if preset.name == CUSTOM:
@@ -89,9 +89,9 @@ def origin_of(dataset_name: Any, path: str | None) -> Origin:
 
 def cached_dataset(hub: str, config: str) -> Path | None:
     """The newest folder of a hub dataset in the cache of the `datasets` library, which needs no network then."""
-    chosen = os.environ.get("HF_DATASETS_CACHE")
+    cache = os.environ.get("HF_DATASETS_CACHE")
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
-    folder = Path(chosen or os.path.join(home, "datasets")).expanduser() / hub.replace("/", "___")
+    folder = Path(cache or os.path.join(home, "datasets")).expanduser() / hub.replace("/", "___")
     folders = {path.parent for name in (config, "default", "plain_text") for path in folder.glob(f"{name}/*/*/*.arrow")}
     return max(folders, key=lambda path: (path.stat().st_mtime, path.name), default=None)
 
@@ -149,7 +149,7 @@ _SENTIMENT = {"0": 0, "neg": 0, "negative": 0, "1": 1, "pos": 1, "positive": 1}
 
 def _imdb(row: Sample) -> Sample:
     label = _SENTIMENT.get(str(row.get("label")).strip().lower())
-    if label is None:  # -1 is what the unsupervised part has
+    if label is None:  # -1 in the unsupervised split
         raise SampleError(Issue(NO_TEXT, f"the label is {row.get('label')!r}, neither negative nor positive"))
     return {"text": field_of(row, "text"), "label": label}
 
@@ -182,7 +182,7 @@ EXAMPLE_ROWS = tuple(
 
 
 class CustomRows:
-    """Rows of the user: what the first ones have, every one needs.
+    """User rows: fields of the first rows are required of every row.
 
     Args:
         first: some rows; a field that one of them has is required of all.
@@ -212,8 +212,8 @@ class CustomRows:
             extra = row.get("input") if self._pair[0] == "instruction" else None
             if isinstance(extra, str) and extra.strip():
                 prompt = f"{prompt}\n{extra}"
-            rest = {name: value for name, value in row.items() if name not in (*self._pair, "input")}
-            return {"prompt": separated(prompt, completion, self._separator), "completion": completion, **rest}
+            extra_fields = {name: value for name, value in row.items() if name not in (*self._pair, "input")}
+            return {"prompt": separated(prompt, completion, self._separator), "completion": completion, **extra_fields}
         if self._text:
             field_of(row, "text")
         if self._labeled and "image" not in row:

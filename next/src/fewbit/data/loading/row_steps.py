@@ -27,16 +27,16 @@ def apply_filtering(view: View, context: Context) -> View:
     function = settings.filter_function
     if isinstance(function, str):
         function = load_function(function, param="filter_function")
-    kept = []
+    positions = []
     for index, sample in usable(view, context.preparation):
         reason = _reason_to_drop(sample, settings, view.location(index))
         if reason is None and function is not None and not call_with_sample(function, sample, index):
             reason = f"{name_of(function)} returned false"
         if reason is None:
-            kept.append(index)
+            positions.append(index)
         else:
             context.preparation.drop(f"filtering: {reason}", view.location(index))
-    return Selected(view, kept)
+    return Selected(view, positions)
 
 
 def _reason_to_drop(sample: Sample, settings: CustomConfig, location: Location) -> str | None:
@@ -55,12 +55,12 @@ def _reason_to_drop(sample: Sample, settings: CustomConfig, location: Location) 
             return f"shorter than {settings.filter_min_length:,}"
         if settings.filter_max_length is not None and length > settings.filter_max_length:
             return f"longer than {settings.filter_max_length:,}"
-    for patterns, wanted in ((settings.filter_include, True), (settings.filter_exclude, False)):
+    for patterns, must_match in ((settings.filter_include, True), (settings.filter_exclude, False)):
         for column, pattern in patterns.items():
             value = _column(sample, column, location)
             text = "\n".join(texts_in({column: value})) if isinstance(value, list | tuple) else str(value)
-            if bool(re.search(pattern, text)) is not wanted:
-                return f"{column} {'does not match' if wanted else 'matches'} {pattern!r}"
+            if bool(re.search(pattern, text)) is not must_match:
+                return f"{column} {'does not match' if must_match else 'matches'} {pattern!r}"
     return None
 
 
@@ -95,7 +95,7 @@ def apply_sampling(view: View, context: Context) -> View:
         return Selected(view, positions)
     if count >= total:
         if count > total:
-            context.preparation.notes.append(f"sampling: {count:,} samples are asked for, there are {total:,}")
+            context.preparation.notes.append(f"sampling: {count:,} samples requested, there are {total:,}")
         return view
     values = None if settings.sampling_by is None else _values(view, settings.sampling_by)
     positions = np.sort(random.permutation(total)[:count]) if values is None else stratified(values, count, random)
@@ -120,27 +120,27 @@ def stratified(values: Sequence[Any], count: int, random: np.random.Generator) -
 
 
 def _weights(view: View, settings: CustomConfig) -> np.ndarray:
-    given = settings.sampling_weights
-    if isinstance(given, str) and given != "balanced":
-        weights = np.array(_values(view, given), np.float64)
+    setting = settings.sampling_weights
+    if isinstance(setting, str) and setting != "balanced":
+        weights = np.array(_values(view, setting), np.float64)
         if not np.all(np.isfinite(weights)) or weights.min(initial=0) < 0 or weights.sum() <= 0:
             raise DataError(
-                f"column {given!r} does not hold weights", code="sampling-weights", param="sampling_weights",
+                f"column {setting!r} does not hold weights", code="sampling-weights", param="sampling_weights",
                 expected="numbers from 0 up, not all 0", hint="correct the column",
             )  # fmt: skip
         return weights
     assert settings.sampling_by is not None
     values = [str(value) for value in _values(view, settings.sampling_by)]
     names, codes, sizes = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    if not isinstance(given, Mapping):
+    if not isinstance(setting, Mapping):
         return np.asarray((1 / sizes)[codes])
-    missing = [name for name in names.tolist() if name not in given]
+    missing = [name for name in names.tolist() if name not in setting]
     if missing:
         raise DataError(
             f"there is no weight for {', '.join(missing[:10])}", code="sampling-weights", param="sampling_weights",
             expected=f"a weight for each value of {settings.sampling_by!r}", hint="add it",
         )  # fmt: skip
-    return np.array([given[name] for name in names.tolist()])[codes]
+    return np.array([setting[name] for name in names.tolist()])[codes]
 
 
 def _values(view: View, column: str) -> Sequence[Any]:
@@ -153,8 +153,8 @@ def _values(view: View, column: str) -> Sequence[Any]:
 def apply_mixing(view: View, context: Context) -> View:
     """Several datasets as one, drawn by weight for training, one after the other otherwise."""
     settings = context.settings
-    parts = [view, *(context.open(other) for other in settings.mixing_with)]
-    lengths = np.array([len(part) for part in parts], np.int64)
+    views = [view, *(context.open(data) for data in settings.mixing_with)]
+    lengths = np.array([len(source) for source in views], np.int64)
     if not lengths.all():
         number = int(np.flatnonzero(lengths == 0)[0])
         name = "the dataset itself" if number == 0 else str(settings.mixing_with[number - 1])[:80]
@@ -164,43 +164,43 @@ def apply_mixing(view: View, context: Context) -> View:
         )  # fmt: skip
     if context.training:
         weights = np.array(settings.mixing_weights or lengths, np.float64)
-        part, position = interleave(lengths, weights, settings.mixing_stop, settings.seed)
+        view_index, position = interleave(lengths, weights, settings.mixing_stop, settings.seed)
     else:
-        part = np.repeat(np.arange(len(lengths)), lengths)
+        view_index = np.repeat(np.arange(len(lengths)), lengths)
         position = np.concatenate([np.arange(length) for length in lengths])
-    shares = np.bincount(part, minlength=len(parts)).tolist()
+    shares = np.bincount(view_index, minlength=len(views)).tolist()
     context.preparation.notes.append(f"mixing: {' + '.join(f'{share:,}' for share in shares)} samples")
-    return Mixed(parts, part, position)
+    return Mixed(views, view_index, position)
 
 
 class Mixed(View):
     """Samples of several views in one order."""
 
-    def __init__(self, parts: Sequence[View], part: Ints, position: Ints):
-        super().__init__(parts[0])
-        self._parts, self._part, self._position = parts, part, position
+    def __init__(self, views: Sequence[View], view_index: Ints, position: Ints):
+        super().__init__(views[0])
+        self._views, self._view_index, self._position = views, view_index, position
 
     @property
     def varies(self) -> bool:
         """Whether samples differ from epoch to epoch."""
-        return any(part.varies for part in self._parts)
+        return any(view.varies for view in self._views)
 
     def __len__(self) -> int:
-        return len(self._part)
+        return len(self._view_index)
 
     def get(self, index: int, epoch: int = 0) -> Sample:
-        """One sample of the mixture."""
-        return self._parts[int(self._part[index])].get(int(self._position[index]), epoch)
+        """One sample of the mixed dataset."""
+        return self._views[int(self._view_index[index])].get(int(self._position[index]), epoch)
 
     def location(self, index: int) -> Location:
         """Where a sample comes from."""
-        return self._parts[int(self._part[index])].location(int(self._position[index]))
+        return self._views[int(self._view_index[index])].location(int(self._position[index]))
 
     def lengths(self) -> Ints | None:
-        """Of each sample of the mixture."""
-        lengths = [lengths_of(part) for part in self._parts]
-        starts = np.cumsum([0, *(len(each) for each in lengths[:-1])])
-        return np.concatenate(lengths)[starts[self._part] + self._position]
+        """Length of each sample of the mixed dataset."""
+        lengths = [lengths_of(view) for view in self._views]
+        starts = np.cumsum([0, *(len(values) for values in lengths[:-1])])
+        return np.concatenate(lengths)[starts[self._view_index] + self._position]
 
     def strata(self) -> None:
         """Classes of several datasets need not mean the same."""
@@ -213,33 +213,33 @@ def interleave(lengths: Ints, weights: np.ndarray, stop: str, seed: int) -> tupl
     Args:
         lengths: of the datasets.
         weights: how often each is drawn.
-        stop: `first`: when one is through; `all`: when every one is.
+        stop: `first`: when one dataset is exhausted; `all`: when all are.
         seed: of the draw.
 
     Returns:
-        For each sample of the mixture its dataset, and its position there.
+        For each sample of the mixed dataset: the index of its source dataset, and its position there.
 
-    >>> part, position = interleave(np.array([2, 9]), np.array([1.0, 1.0]), "first", 0)
-    >>> len(part), position[part == 0].tolist()
+    >>> dataset, position = interleave(np.array([2, 9]), np.array([1.0, 1.0]), "first", 0)
+    >>> len(dataset), position[dataset == 0].tolist()
     (3, [0, 1])
     """
     random = generator(seed, 23)
     ends = np.cumsum(weights) / weights.sum()
     expected = lengths * weights.sum() / weights
     block = int(expected.min() if stop == "first" else expected.max()) + 64
-    part = np.empty(0, np.int64)
+    dataset = np.empty(0, np.int64)
     while True:
         draws = np.searchsorted(ends, random.random(block), side="right")
-        part = np.concatenate([part, np.minimum(draws, len(lengths) - 1)])
-        places = [np.flatnonzero(part == number) for number in range(len(lengths))]
-        finished = [int(where[length - 1]) for where, length in zip(places, lengths) if len(where) >= length]
+        dataset = np.concatenate([dataset, np.minimum(draws, len(lengths) - 1)])
+        draws_of = [np.flatnonzero(dataset == number) for number in range(len(lengths))]
+        finished = [int(drawn[length - 1]) for drawn, length in zip(draws_of, lengths) if len(drawn) >= length]
         if finished and (stop == "first" or len(finished) == len(lengths)):
             last = min(finished) if stop == "first" else max(finished)
             break
-    position = np.empty(len(part), np.int64)
-    for where, length in zip(places, lengths):
-        position[where] = np.arange(len(where)) % length
-    return part[: last + 1], position[: last + 1]
+    position = np.empty(len(dataset), np.int64)
+    for drawn, length in zip(draws_of, lengths):
+        position[drawn] = np.arange(len(drawn)) % length
+    return dataset[: last + 1], position[: last + 1]
 
 
 def _column(sample: Sample, name: str, location: Location) -> Any:

@@ -99,7 +99,9 @@ def step_problems(steps: Sequence[str]) -> list[str]:
         if name in steps[:number]:
             problems.append(f"{name!r} is listed twice")
         problems += [
-            f"{name!r} must come after {other!r}" for other in STEPS[name].after if other in steps[number + 1 :]
+            f"{name!r} must come after {required!r}"
+            for required in STEPS[name].after
+            if required in steps[number + 1 :]
         ]
-        problems += [f"{name!r} needs {other!r}" for other in STEPS[name].needs if other not in steps]
+        problems += [f"{name!r} needs {required!r}" for required in STEPS[name].needs if required not in steps]
     return problems

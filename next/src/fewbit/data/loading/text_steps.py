@@ -19,7 +19,7 @@ from fewbit.data.types import Issue, Location, Sample, SampleError
 from fewbit.errors import DataError, UsageError, plural
 
 _BLOCK = 1000
-_MADE_BY_PACKING = ("attention_mask", "position_ids", "seq_lens", "roles")
+_FIELDS_OF_PACKING = ("attention_mask", "position_ids", "seq_lens", "roles")
 
 
 def apply_tokenization(view: View, context: Context) -> View:
@@ -159,14 +159,14 @@ class Truncated(View):
         count = len(sample["input_ids"])
         if count <= self._limit:
             return sample
-        kept = _kept(sample, self._limit)
+        positions = _kept_positions(sample, self._limit)
         shorter = {
-            name: np.asarray(value)[kept] if np.ndim(value) and len(value) == count else value
+            name: np.asarray(value)[positions] if np.ndim(value) and len(value) == count else value
             for name, value in sample.items()
         }
         for name in ("start_positions", "end_positions"):
             if name in sample:
-                shorter[name] = min(int(np.searchsorted(kept, sample[name])), len(kept) - 1)
+                shorter[name] = min(int(np.searchsorted(positions, sample[name])), len(positions) - 1)
         return shorter
 
     def lengths(self) -> Ints | None:
@@ -175,14 +175,14 @@ class Truncated(View):
         return None if lengths is None else np.minimum(lengths, self._limit)
 
 
-def _kept(sample: Sample, limit: int) -> Ints:
+def _kept_positions(sample: Sample, limit: int) -> Ints:
     roles = sample.get("roles", np.full(len(sample["input_ids"]), ANSWER, np.uint8))
     return (kept_around if "start_positions" in sample else kept_tokens)(roles, limit)
 
 
 def _answer_is_cut(sample: Sample, limit: int) -> bool:
     learned = np.isin(sample.get("roles", ()), (ANSWER, CALCULATOR))
-    return bool(learned[_kept(sample, limit)].sum() < learned.sum()) if len(learned) else False
+    return bool(learned[_kept_positions(sample, limit)].sum() < learned.sum()) if len(learned) else False
 
 
 def apply_packing(view: View, context: Context) -> View:
@@ -216,24 +216,25 @@ def apply_packing(view: View, context: Context) -> View:
 
 
 def _pieces(view: View, lengths: Ints, capacity: int, context: Context) -> Ints:
-    """Sample, first and last token of each piece; samples longer than a row are split, dropped or refused."""
+    """Sample, first and last token of each piece; samples longer than a row are split, dropped or an error."""
     long = np.flatnonzero(lengths > capacity)
-    how = context.settings.packing_long
-    if len(long) and how == "error":
-        shown = ", ".join(f"{view.location(int(index))} ({lengths[index]:,} tokens)" for index in long[:3])
+    action = context.settings.packing_long
+    if len(long) and action == "error":
+        examples = ", ".join(f"{view.location(int(index))} ({lengths[index]:,} tokens)" for index in long[:3])
         raise DataError(
-            f"{plural(len(long), 'sample')} of {len(lengths):,} longer than a row", code="longer-than-row", where=shown,
-            expected=f"at most {capacity:,} tokens", hint="put 'truncation' before 'packing', or packing_long='split'",
+            f"{plural(len(long), 'sample')} of {len(lengths):,} longer than a row", code="longer-than-row",
+            where=examples, expected=f"at most {capacity:,} tokens",
+            hint="put 'truncation' before 'packing', or packing_long='split'",
         )  # fmt: skip
     for index in np.flatnonzero(lengths == 0):
         context.preparation.drop("packing: no tokens", view.location(int(index)))
-    if how == "drop":
+    if action == "drop":
         for index in long:
             context.preparation.drop("packing: longer than a row", view.location(int(index)))
-    whole = np.flatnonzero((lengths > 0) & ((lengths <= capacity) | (how == "split")))
-    parts = -(-lengths[whole] // capacity)
-    sample = np.repeat(whole, parts)
-    start = (np.arange(len(sample)) - np.repeat(np.cumsum(parts) - parts, parts)) * capacity
+    samples = np.flatnonzero((lengths > 0) & ((lengths <= capacity) | (action == "split")))
+    piece_counts = -(-lengths[samples] // capacity)
+    sample = np.repeat(samples, piece_counts)
+    start = (np.arange(len(sample)) - np.repeat(np.cumsum(piece_counts) - piece_counts, piece_counts)) * capacity
     return np.stack([sample, start, np.minimum(start + capacity, lengths[sample])], axis=1)
 
 
@@ -261,7 +262,7 @@ class Packed(View):
             )  # fmt: skip
         fields = [
             name for name, value in first.items()
-            if name not in _MADE_BY_PACKING and np.ndim(value) == 1 and len(value) == count
+            if name not in _FIELDS_OF_PACKING and np.ndim(value) == 1 and len(value) == count
         ]  # fmt: skip
         return join(pieces, fields)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,7 +32,7 @@ def tokenize(encoded: Iterable[tuple[int, Encoded | Issue]], key: str | None) ->
     """The table of encoded samples, from the cache if it is there.
 
     Args:
-        encoded: position of each row, and its tokens or why there are none; read only if the cache has no table.
+        encoded: position of each row, and its tokens or the issue; read only if the cache has no table.
         key: everything the tokens depend on; `None` keeps them in memory.
     """
     if key is None:
@@ -49,13 +50,11 @@ def write_table(stream: BinaryIO, encoded: Iterable[tuple[int, Encoded | Issue]]
     dropped: list[Any] = []
     fields: frozenset[str] | None = None
     size = 0
-    for position, each in encoded:
-        if isinstance(each, Issue):
-            place = each.location
-            where = [place.file, place.line, place.row, place.byte, place.index, place.field]
-            dropped.append([each.code, each.type.meaning, each.message, where])
+    for position, result in encoded:
+        if isinstance(result, Issue):
+            dropped.append([result.code, result.type.meaning, result.message, astuple(result.location)])
             continue
-        extra = _extra(each)
+        extra = _extra(result)
         fields = frozenset(extra) if fields is None else fields
         if fields != frozenset(extra):
             raise DataError(
@@ -63,15 +62,15 @@ def write_table(stream: BinaryIO, encoded: Iterable[tuple[int, Encoded | Issue]]
                 expected=", ".join(sorted(fields)) or "tokens only",
                 hint="give all samples the same fields",
             )  # fmt: skip
-        size += stream.write(each.ids.astype("<i4").tobytes())
-        columns["roles"].append(each.roles)
+        size += stream.write(result.ids.astype("<i4").tobytes())
+        columns["roles"].append(result.roles)
         columns["position"].append([position])
-        columns["length"].append([len(each.ids)])
+        columns["length"].append([len(result.ids)])
         for name, value in extra.items():
             columns.setdefault(name, []).append(np.atleast_1d(value))
     index: dict[str, Any] = {"ids": ["<i4", 0, size // 4]}
-    for name, parts in columns.items():
-        array = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    for name, arrays in columns.items():
+        array = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
         array = array.astype(np.uint8 if name in ("roles", "token_type_ids") else "<i8")
         stream.write(b"\0" * (-size % 8))
         size += -size % 8
@@ -179,8 +178,8 @@ def _extra(encoded: Encoded) -> dict[str, Any]:
     return extra
 
 
-def _issue(code: str, meaning: str, message: str, where: Sequence[Any]) -> Issue:
+def _issue(code: str, meaning: str, message: str, location: Sequence[Any]) -> Issue:
     kind = _KNOWN.get(code) or IssueType(
         code, Severity.WARNING, meaning, "see `fewbit check`", "drop", ("raise", "drop")
     )
-    return Issue(kind, message, Location(*where))
+    return Issue(kind, message, Location(*location))

@@ -19,8 +19,8 @@ STEP_DROPPED = IssueType(
 def apply_function(view: View, reference: str, context: Context) -> View:
     """A step of the user: called with each sample; `None` leaves it out."""
     changed = UserStep(view, load_function(reference, param="preprocessing_steps"))
-    kept = [index for index, _ in usable(changed, context.preparation)]
-    return changed if len(kept) == len(view) else Selected(changed, kept)
+    positions = [index for index, _ in usable(changed, context.preparation)]
+    return changed if len(positions) == len(view) else Selected(changed, positions)
 
 
 class UserStep(View):

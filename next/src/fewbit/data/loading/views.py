@@ -25,10 +25,10 @@ LENGTH_FIELDS = ("input_ids", "input_values", "input_features", "audio")
 
 @dataclass
 class Preparation:
-    """What became of the rows: shown by a loader's report.
+    """Counts of rows and dropped rows, and notes; shown in a loader's report.
 
     Args:
-        rows: in the split that was asked for.
+        rows: in the requested split.
         dropped: how many were left out, by reason.
         first: a few locations of each.
         notes: what was assumed, changed or counted.
@@ -258,14 +258,14 @@ def length_of(sample: Sample) -> int | None:
 
 
 def lengths_of(view: View) -> Ints:
-    """The length of every sample; reads all of them if nobody knows.
+    """The length of every sample; reads all of them if the lengths are not known.
 
     Raises:
         DataError: a sample has no length.
     """
-    known = view.lengths()
-    if known is not None:
-        return known
+    lengths = view.lengths()
+    if lengths is not None:
+        return lengths
     lengths = np.empty(len(view), np.int64)
     for index in range(len(view)):
         length = length_of(view.get(index))

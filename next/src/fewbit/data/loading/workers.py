@@ -2,7 +2,7 @@
 """Whether worker processes can start: one clear error before the first one, instead of a traceback in each.
 
 With `fork` a worker is a copy of this process and always starts. With `spawn` and `forkserver` it is a new interpreter
-that imports the main script again and receives the data by pickle; both can fail, and both are looked at first.
+that imports the main script again and receives the data by pickle; both can fail, and both are checked first.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def _default_method() -> str:
 
 
 def _guarded(file: Path, frame: FrameType | None) -> bool:
-    """Whether the line of the main script that led here stands under `if __name__ == "__main__":`."""
+    """Whether the line of the main script that led here is under `if __name__ == "__main__":`."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break
         frame = frame.f_back
-    if frame is None:  # called from a thread, or the main script is already through
+    if frame is None:  # called from a thread, or the main script has finished
         return True
     try:
         tree = ast.parse(file.read_bytes())
@@ -125,5 +125,5 @@ def _importable(module: str) -> bool:
     return any(finder.find_spec(top, None) is not None for finder in finders)
 
 
-def _error(what: str, hint: str) -> UsageError:
-    return UsageError(what, code="workers", param="workers", expected="workers that can start", hint=hint)
+def _error(problem: str, hint: str) -> UsageError:
+    return UsageError(problem, code="workers", param="workers", expected="workers that can start", hint=hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text tables in blocks of about 1 MB: what both CSV and JSON readers share.
+"""Text tables in blocks of about 1 MB: shared by the CSV and JSON readers.
 
 A reader parses a block by a few calls that run in C. Only if something in it looks wrong are its records read one by
 one, and every problem is reported with its code at its physical line. Either way a block ends up with the byte offset
@@ -40,7 +40,7 @@ ISSUES = (BAD_ENCODING, NUL_BYTE, ROW_TOO_LONG, EMPTY_FILE)
 
 
 class ColumnRows(Sequence[Row]):
-    """Rows that are held by column, and made when somebody asks for one.
+    """Rows that are stored by column; a row is built when it is accessed.
 
     >>> rows = ColumnRows({"a": ["1", "3"], "b": ["2", "4"]})
     >>> len(rows), rows[1]
@@ -75,7 +75,7 @@ class Block:
     Args:
         rows: their values.
         starts: offset of each in the plain text, int64.
-        ends: offset behind each.
+        ends: offset after each.
         lines: physical line each begins on, from 1.
         repaired: positions of rows whose values are no longer what the bytes say.
     """
@@ -102,7 +102,7 @@ class Reader(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """What is known of its columns."""
+        """The columns known so far."""
         ...
 
     def blocks(self, report: DataReport) -> Iterator[Block]:
@@ -115,10 +115,10 @@ class Reader(Protocol):
 
 
 class Lines(NamedTuple):
-    """Whole lines of a text.
+    """Complete lines of a text.
 
     Args:
-        data: the bytes; `None` for a line that is too long to be held.
+        data: the bytes; `None` for a line that is too long for memory.
         offset: of the first byte in the plain text.
         line: of the first byte, from 1.
         last: no text follows.
@@ -130,39 +130,39 @@ class Lines(NamedTuple):
     last: bool
 
 
-def whole_lines(pieces: Iterable[bytes], offset: int, most: int | None = None) -> Iterator[Lines]:
-    """Pieces of any size as pieces of whole lines.
+def complete_lines(pieces: Iterable[bytes], offset: int, max_bytes: int | None = None) -> Iterator[Lines]:
+    """Regroup pieces of any size into pieces of complete lines.
 
     Args:
         pieces: of the plain text.
         offset: of the first byte.
-        most: bytes of a line; what is longer is passed over.
+        max_bytes: of a line; a longer one is skipped.
 
-    >>> [(part.data, part.line, part.last) for part in whole_lines([b"a\\nb", b"c\\nd"], 0)]
+    >>> [(lines.data, lines.line, lines.last) for lines in complete_lines([b"a\\nb", b"c\\nd"], 0)]
     [(b'a\\n', 1, False), (b'bc\\n', 2, False), (b'd', 3, True)]
     """
-    limit = MOST_RECORD if most is None else most
-    parts: list[bytes] = []
-    held, line, skipping = 0, 1, False
+    limit = MOST_RECORD if max_bytes is None else max_bytes
+    incomplete: list[bytes] = []
+    size, line, skipping = 0, 1, False
     for piece in pieces:
         end = piece.rfind(b"\n") + 1
         if not end:
-            held += len(piece)
-            skipping = skipping or held > limit
-            parts = [] if skipping else [*parts, piece]
+            size += len(piece)
+            skipping = skipping or size > limit
+            incomplete = [] if skipping else [*incomplete, piece]
             continue
         if skipping:
             first = piece.find(b"\n") + 1
             yield Lines(None, offset, line, False)
-            offset, line, skipping = offset + held + first, line + 1, False
+            offset, line, skipping = offset + size + first, line + 1, False
             data = piece[first:end]
         else:
-            data = b"".join((*parts, piece[:end]))
+            data = b"".join((*incomplete, piece[:end]))
         if data:
             yield Lines(data, offset, line, False)
         offset, line = offset + len(data), line + data.count(b"\n")
-        parts, held = ([piece[end:]], len(piece) - end) if end < len(piece) else ([], 0)
-    yield Lines(None if skipping else b"".join(parts), offset, line, True)
+        incomplete, size = ([piece[end:]], len(piece) - end) if end < len(piece) else ([], 0)
+    yield Lines(None if skipping else b"".join(incomplete), offset, line, True)
 
 
 def readable(pieces: Iterator[bytes], report: DataReport) -> Iterator[bytes]:
@@ -178,13 +178,13 @@ def usable(report: DataReport, kind: IssueType, message: str, location: Location
     return report.add(kind, message, location) in ("keep", "repair")
 
 
-def shown(text: str, most: int = 40) -> str:
+def short_repr(text: str, max_length: int = 40) -> str:
     """A value in a message, cut to a readable length.
 
-    >>> shown("a" * 50)
+    >>> short_repr("a" * 50)
     "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…'"
     """
-    return repr(text if len(text) <= most else text[: most - 1] + "…")
+    return repr(text if len(text) <= max_length else text[: max_length - 1] + "…")
 
 
 def encoding_message(raw: bytes, error: UnicodeDecodeError) -> str:

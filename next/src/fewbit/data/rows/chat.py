@@ -77,11 +77,11 @@ def normalized(value: Any) -> tuple[list[dict[str, Any]], list[Problem]]:
         if not isinstance(role, str) or not (content is None or isinstance(content, str | list)):
             problems.append((BAD_MESSAGE, f"message {number}: role and content must be text"))
             continue
-        known = _ROLES.get(role.lower())
-        if known is None:
+        canonical_role = _ROLES.get(role.lower())
+        if canonical_role is None:
             problems.append((UNKNOWN_ROLE, f"message {number} has the role {role[:40]!r}"))
-        others = {key: item[key] for key in item if key not in (role_key, content_key)}
-        messages.append({"role": known or role, "content": content, **others})
+        other_keys = {key: item[key] for key in item if key not in (role_key, content_key)}
+        messages.append({"role": canonical_role or role, "content": content, **other_keys})
     return messages, problems
 
 

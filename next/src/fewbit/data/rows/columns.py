@@ -19,7 +19,7 @@ from fewbit.errors import plural
 
 MOST_COLUMNS = 1024
 _MOST_LENGTHS = 4096
-_SPOTS = 3
+_FIRST_ROWS = 3
 _DEEPEST = 4
 _LOST = "\N{REPLACEMENT CHARACTER}"
 _NUMBER_START = frozenset("0123456789-.")
@@ -42,7 +42,7 @@ MIXED_TYPES = IssueType(
     "mixed-types",
     Severity.WARNING,
     "column that holds values of different types",
-    "write them all alike",
+    "write all values with the same type",
     "keep",
     ("raise",),
 )
@@ -108,7 +108,7 @@ class ColumnStatistics:
         Args:
             first: position of its first row.
             rows: all of them.
-            lists: the same by column, if somebody has them already.
+            lists: the same by column, if the caller has them already.
         """
         self.rows += len(rows)
         self._add("", range(first, first + len(rows)), rows, lists, 0)
@@ -123,10 +123,10 @@ class ColumnStatistics:
     ) -> None:
         lists = lists or column_lists(rows)
         groups = {name: (positions, values) for name, values in lists.items()} if lists else _by_key(positions, rows)
-        for name, (places, values) in groups.items():
+        for name, (value_positions, values) in groups.items():
             column = self._column(f"{prefix}{name}")
             if column is not None:
-                self._take(column, f"{prefix}{name}", places, values, depth)
+                self._take(column, f"{prefix}{name}", value_positions, values, depth)
 
     def _column(self, name: str) -> _Column | None:
         column = self._columns.get(name)
@@ -139,27 +139,29 @@ class ColumnStatistics:
         types = list(map(type, values))
         for kind in set(types):
             if len(types) == types.count(kind):
-                where, chosen = positions, values
+                kind_positions, kind_values = positions, values
             else:
-                where = [position for position, value in zip(positions, types) if value is kind]
-                chosen = [value for value, of in zip(values, types) if of is kind]
+                kind_positions = [position for position, value in zip(positions, types) if value is kind]
+                kind_values = [value for value, value_type in zip(values, types) if value_type is kind]
             if kind is str:
-                self._take_texts(column, name, where, chosen)
+                self._take_texts(column, name, kind_positions, kind_values)
             elif kind is float:
-                total = sum(chosen)
-                flags = [value != value for value in chosen] if total != total else []
-                _count_apart(column, "float", "nan", where, chosen, flags)
+                total = sum(kind_values)
+                flags = [value != value for value in kind_values] if total != total else []
+                _count_separately(column, "float", "nan", kind_positions, kind_values, flags)
             elif kind is list:
-                self._take_lists(column, where, chosen)
+                self._take_lists(column, kind_positions, kind_values)
             else:
-                _count(column.kinds, _NAMES.get(kind, kind.__name__), len(chosen), where)
+                _count(column.kinds, _NAMES.get(kind, kind.__name__), len(kind_values), kind_positions)
                 if kind is dict and depth < _DEEPEST:
-                    filled = [value for value in chosen if value]
+                    filled = [value for value in kind_values if value]
                     if filled:
-                        places = (
-                            where if len(filled) == len(chosen) else [p for p, value in zip(where, chosen) if value]
+                        filled_positions = (
+                            kind_positions
+                            if len(filled) == len(kind_values)
+                            else [p for p, value in zip(kind_positions, kind_values) if value]
                         )
-                        self._add(name + ".", places, filled, None, depth + 1)
+                        self._add(name + ".", filled_positions, filled, None, depth + 1)
 
     def _take_texts(self, column: _Column, name: str, positions: Sequence[int], values: list[str]) -> None:
         joined = "".join(values)
@@ -169,7 +171,7 @@ class ColumnStatistics:
         if name in self.texts and len(column.lengths) < _MOST_LENGTHS:
             column.lengths.update(map(len, values))
         if "" in values:
-            _count_apart(column, "", "empty", positions, values, [not value for value in values])
+            _count_separately(column, "", "empty", positions, values, [not value for value in values])
             positions = [position for position, value in zip(positions, values) if value]
             values = [value for value in values if value]
         if not values:
@@ -177,15 +179,17 @@ class ColumnStatistics:
         if not self.text_only:
             _count(column.kinds, "str", len(values), positions)
             return
-        for kind, count, places in _number_kinds(values, positions):
-            _count(column.kinds, kind, count, places)
+        for kind, count, kind_positions in _number_kinds(values, positions):
+            _count(column.kinds, kind, count, kind_positions)
 
     def _take_lists(self, column: _Column, positions: Sequence[int], values: list[list[Any]]) -> None:
         column.lengths.update(map(len, values) if len(column.lengths) < _MOST_LENGTHS else ())
         for position, value in zip(positions, values):
-            inside = "|".join(sorted({_NAMES.get(type(item), type(item).__name__) for item in value[:100]}))
+            item_types = "|".join(sorted({_NAMES.get(type(item), type(item).__name__) for item in value[:100]}))
             if len(column.kinds) < 64:
-                _tally(column.kinds.setdefault(f"list[{inside}]" if inside else "list", _Tally()), 1, [position])
+                _tally(
+                    column.kinds.setdefault(f"list[{item_types}]" if item_types else "list", _Tally()), 1, [position]
+                )
             if value and type(value[0]) is float and (len(value) in column.widths or len(column.widths) < 64):
                 _tally(column.widths.setdefault(len(value), _Tally()), 1, [position])
 
@@ -195,17 +199,19 @@ class ColumnStatistics:
             families = _families(column.kinds)
             if _are_mixed(families, self.text_only):
                 rare = min(families.values(), key=lambda tally: (tally.count, -min(tally.rows)))
-                place = _place(table, rare, name)
-                report.add(MIXED_TYPES, self._kinds_text(column, table), place, samples=rare.count)
-            self._report_hollow(report, table, name, column)
+                location = _field_location(table, rare, name)
+                report.add(MIXED_TYPES, self._kinds_text(column, table), location, samples=rare.count)
+            self._report_missing(report, table, name, column)
             if column.lost.count:
                 message = f"U+FFFD in {plural(column.lost.count, 'value')}"
-                report.add(REPLACEMENT_CHARACTER, message, _place(table, column.lost, name), samples=column.lost.count)
+                report.add(
+                    REPLACEMENT_CHARACTER, message, _field_location(table, column.lost, name), samples=column.lost.count
+                )
             if len(column.widths) > 1:
-                (usual, _), *others = sorted(column.widths.items(), key=lambda item: -item[1].count)
-                count = sum(tally.count for _, tally in others)
-                message = f"most hold {usual:,} numbers, {count:,} do not"
-                report.add(RAGGED_LISTS, message, _place(table, others[0][1], name), samples=count)
+                (common, _), *uncommon = sorted(column.widths.items(), key=lambda item: -item[1].count)
+                count = sum(tally.count for _, tally in uncommon)
+                message = f"most hold {common:,} numbers, {count:,} do not"
+                report.add(RAGGED_LISTS, message, _field_location(table, uncommon[0][1], name), samples=count)
         if self._overflow:
             report.add(MANY_COLUMNS, f"statistics of the first {MOST_COLUMNS:,} only", Location())
         report.facts["columns"] = {
@@ -215,29 +221,34 @@ class ColumnStatistics:
         if lengths:
             report.facts["lengths"] = dict(list(lengths.items())[:64])
 
-    def _report_hollow(self, report: DataReport, table: Table, name: str, column: _Column) -> None:
+    def _report_missing(self, report: DataReport, table: Table, name: str, column: _Column) -> None:
         """Null, empty and NaN values."""
-        hollow = {kind: column.kinds[kind] for kind in ("null", "empty") if kind in column.kinds}
-        if hollow and name != self.label:
-            count = sum(tally.count for tally in hollow.values())
-            first = min(hollow.values(), key=lambda tally: tally.rows[0])
-            words = ", ".join(f"{kind} {tally.count:,}{_where(table, tally)}" for kind, tally in sorted(hollow.items()))
+        missing = {kind: column.kinds[kind] for kind in ("null", "empty") if kind in column.kinds}
+        if missing and name != self.label:
+            count = sum(tally.count for tally in missing.values())
+            first = min(missing.values(), key=lambda tally: tally.rows[0])
+            message = ", ".join(
+                f"{kind} {tally.count:,}{_at_lines(table, tally)}" for kind, tally in sorted(missing.items())
+            )
             kind = EMPTY_TEXT if name in self.texts else MISSING_VALUES
-            report.add(kind, words, _place(table, first, name), samples=count)
+            report.add(kind, message, _field_location(table, first, name), samples=count)
         if "nan" in column.kinds and name != self.label:
             tally = column.kinds["nan"]
             report.add(
-                NAN_VALUES, f"NaN in {plural(tally.count, 'row')}", _place(table, tally, name), samples=tally.count
+                NAN_VALUES,
+                f"NaN in {plural(tally.count, 'row')}",
+                _field_location(table, tally, name),
+                samples=tally.count,
             )
 
     def _kinds_text(self, column: _Column, table: Table) -> str:
         """`int 8, str 2 at lines 3, 7`."""
         ordered = sorted(column.kinds.items(), key=lambda item: (-item[1].count, item[0]))
-        parts = [
-            f"{kind} {tally.count:,}{_where(table, tally) if number else ''}"
+        counts = [
+            f"{kind} {tally.count:,}{_at_lines(table, tally) if number else ''}"
             for number, (kind, tally) in enumerate(ordered)
         ]
-        return ", ".join(parts)
+        return ", ".join(counts)
 
 
 def _by_key(positions: Sequence[int], rows: Sequence[Row]) -> dict[str, tuple[Sequence[int], list[Any]]]:
@@ -245,8 +256,8 @@ def _by_key(positions: Sequence[int], rows: Sequence[Row]) -> dict[str, tuple[Se
     groups: dict[str, tuple[list[int], list[Any]]] = {}
     for position, row in zip(positions, rows):
         for name, value in row.items():
-            places, values = groups.setdefault(name, ([], []))
-            places.append(position)
+            key_positions, values = groups.setdefault(name, ([], []))
+            key_positions.append(position)
             values.append(value)
     return dict(groups)
 
@@ -257,31 +268,33 @@ def _count(kinds: dict[str, _Tally], kind: str, count: int, positions: Sequence[
 
 def _tally(tally: _Tally, count: int, positions: Sequence[int]) -> None:
     tally.count += count
-    if len(tally.rows) < _SPOTS:
-        tally.rows.extend(positions[: _SPOTS - len(tally.rows)])
+    if len(tally.rows) < _FIRST_ROWS:
+        tally.rows.extend(positions[: _FIRST_ROWS - len(tally.rows)])
 
 
-def _count_apart(
+def _count_separately(
     column: _Column, kind: str, odd: str, positions: Sequence[int], values: list[Any], flags: list[bool]
 ) -> None:
     """Count values of one kind, and those that are odd under another name; an empty kind is not counted."""
     if count := sum(flags):
-        _count(column.kinds, odd, count, [position for position, flag in zip(positions, flags) if flag][:_SPOTS])
+        _count(column.kinds, odd, count, [position for position, flag in zip(positions, flags) if flag][:_FIRST_ROWS])
     if kind and count < len(values):
-        places = positions if not count else [position for position, flag in zip(positions, flags) if not flag]
-        _count(column.kinds, kind, len(values) - count, places)
+        regular_positions = (
+            positions if not count else [position for position, flag in zip(positions, flags) if not flag]
+        )
+        _count(column.kinds, kind, len(values) - count, regular_positions)
 
 
-def _first_places(kind: str, kinds: list[str], positions: Sequence[int]) -> list[int]:
-    places: list[int] = []
-    at = -1
-    while len(places) < _SPOTS:
+def _first_positions(kind: str, kinds: list[str], positions: Sequence[int]) -> list[int]:
+    first_positions: list[int] = []
+    index = -1
+    while len(first_positions) < _FIRST_ROWS:
         try:
-            at = kinds.index(kind, at + 1)
+            index = kinds.index(kind, index + 1)
         except ValueError:
             break
-        places.append(positions[at])
-    return places
+        first_positions.append(positions[index])
+    return first_positions
 
 
 def _number_kinds(values: list[str], positions: Sequence[int]) -> Iterator[tuple[str, int, Sequence[int]]]:
@@ -299,7 +312,7 @@ def _number_kinds(values: list[str], positions: Sequence[int]) -> Iterator[tuple
         return
     kinds = ["text" if value[0] not in _NUMBER_START else _number_kind(value) for value in values]
     for kind, count in Counter(kinds).items():
-        yield kind, count, positions if count == len(kinds) else _first_places(kind, kinds, positions)
+        yield kind, count, positions if count == len(kinds) else _first_positions(kind, kinds, positions)
 
 
 def _number_kind(text: str) -> str:
@@ -314,14 +327,14 @@ def _number_kind(text: str) -> str:
 
 
 def _families(kinds: Mapping[str, _Tally]) -> dict[str, _Tally]:
-    """Kinds that go together, without null and empty values: all numbers, all lists."""
+    """Kinds that belong together, without null and empty values: all numbers, all lists."""
     families: dict[str, _Tally] = {}
     for kind, tally in kinds.items():
         if kind not in ("null", "empty"):
             family = "number" if kind in ("int", "float", "nan") else kind.partition("[")[0]
             joined = families.setdefault(family, _Tally())
             joined.count += tally.count
-            joined.rows = sorted({*joined.rows, *tally.rows})[:_SPOTS]
+            joined.rows = sorted({*joined.rows, *tally.rows})[:_FIRST_ROWS]
     return families
 
 
@@ -332,25 +345,25 @@ def _are_mixed(families: Mapping[str, _Tally], text_only: bool) -> bool:
     return not text_only or families["number"].count >= 9 * families["text"].count
 
 
-def _where(table: Table, tally: _Tally) -> str:
+def _at_lines(table: Table, tally: _Tally) -> str:
     """` at line 3` or ` at lines 3, 7` of the first values."""
     locations = [table.location(row) for row in tally.rows]
     lines = [location.line if location.line is not None else location.row for location in locations]
     noun = "line" if locations and locations[0].line is not None else "row"
-    more = ", …" if tally.count > len(lines) else ""
-    return f" at {noun}{'s' if tally.count > 1 else ''} {', '.join(map(str, lines))}{more}" if lines else ""
+    ellipsis = ", …" if tally.count > len(lines) else ""
+    return f" at {noun}{'s' if tally.count > 1 else ''} {', '.join(map(str, lines))}{ellipsis}" if lines else ""
 
 
-def _place(table: Table, tally: _Tally, name: str) -> Location:
+def _field_location(table: Table, tally: _Tally, name: str) -> Location:
     location = table.location(tally.rows[0])
     return Location(location.file, location.line, location.row, location.byte, location.index, name)
 
 
 def _lengths_text(lengths: Counter[int]) -> str:
-    total, seen, median = sum(lengths.values()), 0, 0
+    total, count, median = sum(lengths.values()), 0, 0
     for length in sorted(lengths):
-        seen += lengths[length]
+        count += lengths[length]
         median = length
-        if 2 * seen >= total:
+        if 2 * count >= total:
             break
     return f"{min(lengths):,} to {max(lengths):,}, median {median:,}"

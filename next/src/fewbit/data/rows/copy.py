@@ -40,7 +40,7 @@ def write_tables(source: RowSource, folder: Path) -> list[str]:
     table = source.table
     assert isinstance(table, TextTable)
     dropped = set(source.dropped)
-    taken = {shard.name for shard in table.shards}
+    used_names = {shard.name for shard in table.shards}
     changes: list[str] = []
     for shard, report, blocks in table.scan_again():
         target = folder / shard.name
@@ -50,9 +50,9 @@ def write_tables(source: RowSource, folder: Path) -> list[str]:
             lost = _write_rows(shard, blocks, dropped, out)
         described = _changes(shard, report, lost)
         if described or _renamed(shard) or shard.reader.text.encoding != "utf-8":
-            plain = _plain_name(shard.name, taken)
-            os.replace(temporary, folder / plain)
-            written = f"{shard.name}: written again" + (f" as {plain}" if plain != shard.name else "")
+            plain_name = _plain_name(shard.name, used_names)
+            os.replace(temporary, folder / plain_name)
+            written = f"{shard.name}: written again" + (f" as {plain_name}" if plain_name != shard.name else "")
             changes += [written, *described]
         else:
             temporary.unlink()
@@ -127,24 +127,24 @@ def _changes(shard: Shard, report: DataReport, lost: int) -> list[str]:
         action = report.action(report.types[code])
         if action == "keep":
             continue
-        shown = ", ".join(map(str, lines[code][:_LINES_SHOWN])) + (", …" if count > _LINES_SHOWN else "")
-        what = "repaired" if action == "repair" else f"{plural(count, 'row')} left out"
-        changes.append(f"{shard.name}: {code}: {what}, {'line' if count == 1 else 'lines'} {shown}")
+        line_list = ", ".join(map(str, lines[code][:_LINES_SHOWN])) + (", …" if count > _LINES_SHOWN else "")
+        change = "repaired" if action == "repair" else f"{plural(count, 'row')} left out"
+        changes.append(f"{shard.name}: {code}: {change}, {'line' if count == 1 else 'lines'} {line_list}")
     if lost:
         changes.append(f"{shard.name}: {plural(lost, 'row')} left out because of labels, messages or missing files")
     return changes
 
 
-def _plain_name(name: str, taken: set[str]) -> str:
+def _plain_name(name: str, used_names: set[str]) -> str:
     """The name of an unpacked copy that no other file has."""
     base = name
     for suffix in (".gz", ".zst"):
         base = base[: -len(suffix)] if base.lower().endswith(suffix) else base
-    if base == name or base not in taken:
-        taken.add(base)
+    if base == name or base not in used_names:
+        used_names.add(base)
         return base
     stem, dot, suffix = base.rpartition(".")
-    return _plain_name(f"{stem}-unpacked{dot}{suffix}.gz", taken)
+    return _plain_name(f"{stem}-unpacked{dot}{suffix}.gz", used_names)
 
 
 def _copy_media(source: RowSource, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fewbit.data.rows.blocks import EMPTY_FILE, encoding_message
 from fewbit.data.rows.csv_reader import TYPES, CsvReader
-from fewbit.data.rows.dialect import HEADER_MISSING, MOST_COLUMNS, Record, column_names, find_dialect, parse_record
+from fewbit.data.rows.dialect import HEADER_MISSING, MOST_COLUMNS, CsvRecord, column_names, find_dialect, parse_record
 from fewbit.data.rows.text import TextFile
 from fewbit.data.types import DataReport, Location, SampleError
 from fewbit.errors import UsageError, nearest, plural
@@ -25,15 +25,15 @@ def open_csv(text: TextFile, report: DataReport, options: Mapping[str, Any]) -> 
         options: `delimiter`, `header`, `types`.
     """
     delimiter = options.get("delimiter")
-    head, whole = _head(text)
+    head, is_complete = _head(text)
     if not head.strip():
         report.add(EMPTY_FILE, "there is nothing in it", Location(text.name))
         return None
-    dialect = find_dialect(head, text.name, chosen=delimiter)
+    dialect = find_dialect(head, text.name, delimiter=delimiter)
     for issue in dialect.issues:
         report.add(issue.type, issue.message, issue.location)
     separator = dialect.delimiter.encode()
-    given = _name_list(options.get("header"))
+    user_names = _name_list(options.get("header"))
     begin, record = dialect.begin, None
     while begin < len(head):  # blank lines may come first
         record = parse_record(head, begin, separator)
@@ -41,9 +41,9 @@ def open_csv(text: TextFile, report: DataReport, options: Mapping[str, Any]) -> 
             break
         begin = record.end
     location = Location(text.name, line=1 + head.count(b"\n", 0, begin))
-    if given:
-        return CsvReader(text, given, dialect.delimiter, begin, _types(options.get("types"), given))
-    reason = _unusable_header(head, record, whole)
+    if user_names:
+        return CsvReader(text, user_names, dialect.delimiter, begin, _types(options.get("types"), user_names))
+    reason = _unusable_header(record, is_complete)
     if record is None or reason:
         report.add(HEADER_MISSING, reason, location)
         return None
@@ -57,7 +57,7 @@ def open_csv(text: TextFile, report: DataReport, options: Mapping[str, Any]) -> 
 
 
 def _head(text: TextFile) -> tuple[bytes, bool]:
-    """The first piece of a text that holds whole records, and whether that is all."""
+    """The first piece of a text that holds complete records, and whether it is the entire text."""
     head = b""
     try:
         for piece in text.pieces():
@@ -69,11 +69,11 @@ def _head(text: TextFile) -> tuple[bytes, bool]:
     return head, True
 
 
-def _unusable_header(head: bytes, record: Record | None, whole: bool) -> str:
-    """Why the first record cannot be the header; empty if it can."""
+def _unusable_header(record: CsvRecord | None, is_complete: bool) -> str:
+    """The reason why the first record cannot be the header; empty if it can."""
     if record is None:
         return "the first line opens a quote that is not closed"
-    if not record.complete and not whole:
+    if not record.complete and not is_complete:
         return "the first line is too long"
     if len(record.fields) > MOST_COLUMNS:
         return f"the first line has {plural(len(record.fields), 'field')}"
@@ -87,14 +87,14 @@ def _unusable_header(head: bytes, record: Record | None, whole: bool) -> str:
     return ""
 
 
-def _below(head: bytes, at: int, separator: bytes) -> list[list[str]]:
+def _below(head: bytes, position: int, separator: bytes) -> list[list[str]]:
     rows: list[list[str]] = []
-    while at < len(head) and len(rows) < 50:
-        record = parse_record(head, at, separator)
+    while position < len(head) and len(rows) < 50:
+        record = parse_record(head, position, separator)
         if record is None or not record.complete:
             break
         rows.append([field.decode("utf-8", "replace") for field in record.fields])
-        at = record.end
+        position = record.end
     return rows
 
 
@@ -113,14 +113,15 @@ def _types(types: Any, names: Sequence[str]) -> dict[str, str]:
     if not types:
         return {}
     pairs = (
-        dict(types) if isinstance(types, Mapping) else dict(part.partition("=")[::2] for part in str(types).split(","))
+        dict(types) if isinstance(types, Mapping) else dict(pair.partition("=")[::2] for pair in str(types).split(","))
     )
     declared = {str(name).strip(): getattr(kind, "__name__", str(kind)).strip() for name, kind in pairs.items()}
     for name, kind in declared.items():
-        for what, value, known in (("column", name, names), ("type", kind, TYPES)):
-            if value not in known:
+        for noun, value, allowed in (("column", name, names), ("type", kind, TYPES)):
+            if value not in allowed:
                 raise UsageError(
-                    f"no {what} is called {value!r}", code="data-option", param="data_option",
-                    expected=", ".join(nearest(value, known) or list(known)[:20]), hint="{data_option=types=label=int}",
+                    f"no {noun} is called {value!r}", code="data-option", param="data_option",
+                    expected=", ".join(nearest(value, allowed) or list(allowed)[:20]),
+                    hint="{data_option=types=label=int}",
                 )  # fmt: skip
     return {name: kind for name, kind in declared.items() if kind != "str"}

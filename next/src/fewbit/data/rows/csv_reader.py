@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of a CSV file: the `csv` module for clean stretches, our own parser for the few records that are not.
 
-blocks          whole lines, about 1 MB
+blocks          complete lines, about 1 MB
   _clean        quotes by array operations, fields by one call of the `csv` module; `None` if anything is odd
   _look_closer  record by record, where a stretch of a few KB is odd: every problem with its code and line
 """
@@ -24,13 +24,13 @@ from fewbit.data.rows.blocks import (
     Block,
     ColumnRows,
     Lines,
+    complete_lines,
     encoding_message,
     readable,
-    shown,
+    short_repr,
     usable,
-    whole_lines,
 )
-from fewbit.data.rows.dialect import Record, parse_record
+from fewbit.data.rows.dialect import CsvRecord, parse_record
 from fewbit.data.rows.table import Row, column_lists
 from fewbit.data.rows.text import TextFile
 from fewbit.data.types import DataReport, IssueType, Location, Severity
@@ -65,7 +65,7 @@ ROW_LONG = IssueType(
     "leaves the row out",
 )  # fmt: skip
 TRAILING_DELIMITER = IssueType(
-    "trailing-delimiter", Severity.WARNING, "row that ends in delimiters with nothing behind them", "remove them",
+    "trailing-delimiter", Severity.WARNING, "row that ends in delimiters with nothing after them", "remove them",
     "repair", ("raise",), "removes them",
 )  # fmt: skip
 BAD_CAST = IssueType(
@@ -108,7 +108,7 @@ class CsvReader:
         columns: names, all different.
         delimiter: one character.
         lead: bytes before the first row: Excel's `sep=` line and the header.
-        types: declared types by column; the rest stays text.
+        types: declared types by column; other columns stay text.
         renamed: columns had to be renamed, so the header is not what the file says.
     """
 
@@ -121,15 +121,15 @@ class CsvReader:
 
     def blocks(self, report: DataReport) -> Iterator[Block]:
         """Every usable record; problems go into the report."""
-        return _Scan(self, report).blocks()
+        return _CsvScan(self, report).blocks()
 
     def parse(self, chunk: bytes, report: DataReport) -> Row | None:
         """The first record of a piece of text; `None` if it is not usable."""
         record = parse_record(chunk, 0, self.delimiter.encode())
-        return None if record is None else _Scan(self, report).row(chunk[: record.end], record, 1, 0)
+        return None if record is None else _CsvScan(self, report).row(chunk[: record.end], record, 1, 0)
 
 
-class _Scan:
+class _CsvScan:
     """One pass over a file."""
 
     def __init__(self, reader: CsvReader, report: DataReport):
@@ -140,56 +140,61 @@ class _Scan:
 
     def blocks(self) -> Iterator[Block]:
         text, reader = self.reader.text, self.reader
-        rest, skip = b"", reader.lead
+        remainder, skip = b"", reader.lead
         pieces = readable(text.pieces(), self.report)
-        for part in whole_lines(pieces, text.begin):
-            if part.data is None:
-                self._too_long(part)
+        for chunk in complete_lines(pieces, text.begin):
+            if chunk.data is None:
+                self._too_long(chunk)
                 continue
-            data = rest + part.data
-            offset, line = part.offset - len(rest), part.line - rest.count(b"\n")
+            data = remainder + chunk.data
+            offset, line = chunk.offset - len(remainder), chunk.line - remainder.count(b"\n")
             if skip:  # the header may span several pieces
-                gone = min(skip, len(data))
-                offset, line, data, skip = offset + gone, line + data.count(b"\n", 0, gone), data[gone:], skip - gone
-            block, used = self._read(data, offset, line, part.last)
-            rest = data[used:]
+                skipped = min(skip, len(data))
+                offset, line, data, skip = (
+                    offset + skipped,
+                    line + data.count(b"\n", 0, skipped),
+                    data[skipped:],
+                    skip - skipped,
+                )
+            block, used = self._read(data, offset, line, chunk.last)
+            remainder = data[used:]
             if block.rows:
                 yield block
 
-    def _too_long(self, part: Lines) -> None:
+    def _too_long(self, chunk: Lines) -> None:
         self.report.add(
-            ROW_TOO_LONG, f"more than {MOST_RECORD:,} bytes", Location(self.file, line=part.line, byte=part.offset)
+            ROW_TOO_LONG, f"more than {MOST_RECORD:,} bytes", Location(self.file, line=chunk.line, byte=chunk.offset)
         )
 
     def _read(self, data: bytes, offset: int, line: int, last: bool) -> tuple[Block, int]:
-        """The records of whole lines, and how many bytes were used; a record that goes on in the next piece is left."""
+        """The records of complete lines, and how many bytes were used; the rest continues in the next piece."""
         stretches: list[Block] = []
-        at, size = 0, len(data)
-        while at < len(data):
-            end = len(data) if at + size >= len(data) else data.find(b"\n", at + size) + 1 or len(data)
+        position, size = 0, len(data)
+        while position < len(data):
+            end = len(data) if position + size >= len(data) else data.find(b"\n", position + size) + 1 or len(data)
             at_end = end == len(data)
-            stretch, used, lines, odd = self._clean(data[at:end], offset + at, line, last and at_end)
+            stretch, used, lines, odd = self._clean(data[position:end], offset + position, line, last and at_end)
             if used:
                 stretches.append(stretch)
-                at, line = at + used, line + lines
-            if odd or (at_end and not used and (last or len(data) - at > MOST_QUOTED)):
+                position, line = position + used, line + lines
+            if odd or (at_end and not used and (last or len(data) - position > MOST_QUOTED)):
                 # One record is odd, probably; where even the first one is, look at some more.
-                stretch, looked, lines = self._look_closer(data, at, offset, line, last, 1 if used else _STRETCH)
+                stretch, looked, lines = self._look_closer(data, position, offset, line, last, 1 if used else _STRETCH)
                 stretches.append(stretch)
-                at, line, size = at + looked, line + lines, _STRETCH
+                position, line, size = position + looked, line + lines, _STRETCH
                 if not looked:
                     break
             elif at_end:
                 break
             else:
                 size *= 4  # back to long stretches, step by step
-        return _joined(stretches), at
+        return _joined(stretches), position
 
     def _clean(self, data: bytes, offset: int, line: int, last: bool) -> tuple[Block, int, int, bool]:
         """The records before the first one that is not clean.
 
         Returns:
-            The records, bytes and lines they take, and whether an odd record follows, rather than one that goes on.
+            The records, bytes and lines they take, and whether an odd record follows, rather than an incomplete one.
         """
         view = np.frombuffer(data, np.uint8)
         limit = _first_bad_byte(data)
@@ -235,12 +240,12 @@ class _Scan:
     def _first_bad_quote(self, view: np.ndarray, quotes: np.ndarray) -> int:
         """Position of the first quote that neither opens nor closes a field nor is one of a doubled pair."""
         padded = np.append(view, np.array([10, 10], np.uint8))
-        before, after, behind = view[quotes[::2] - 1], padded[quotes[1::2] + 1], padded[quotes[1::2] + 2]
+        before, after, second = view[quotes[::2] - 1], padded[quotes[1::2] + 1], padded[quotes[1::2] + 2]
         if quotes[0] == 0:
             before[0] = 10
         separator = ord(self.separator)
         opens = (before == separator) | (before == 10) | (before == 34)
-        closes = (after == separator) | (after == 10) | (after == 34) | ((after == 13) & (behind == 10))
+        closes = (after == separator) | (after == 10) | (after == 34) | ((after == 13) & (second == 10))
         bad = [int(quotes[kind::2][~good][0]) for kind, good in enumerate((opens, closes)) if not good.all()]
         return min(bad, default=len(view))
 
@@ -271,46 +276,44 @@ class _Scan:
         return lists
 
     def _look_closer(
-        self, data: bytes, at: int, offset: int, line: int, last: bool, stretch: int
+        self, data: bytes, position: int, offset: int, line: int, last: bool, stretch: int
     ) -> tuple[Block, int, int]:
         """The records that begin within a stretch, one by one."""
-        begin, first_line = at, line
+        begin, first_line = position, line
         rows: list[Row] = []
         starts: list[int] = []
         ends: list[int] = []
         lines: list[int] = []
         repaired: set[int] = set()
-        while at < len(data) and at < begin + stretch:
-            record = parse_record(data, at, self.separator)
-            next_line = data.find(b"\n", at) + 1 or len(data)
+        while position < len(data) and position < begin + stretch:
+            record = parse_record(data, position, self.separator)
+            next_line = data.find(b"\n", position) + 1 or len(data)
             if record is None or (record.early is not None and record.end > next_line):
-                if record is None and not last and len(data) - at <= MOST_QUOTED:
+                if record is None and not last and len(data) - position <= MOST_QUOTED:
                     break  # it may be closed in the next piece
                 message = (
-                    "no quote closes the field"
-                    if record is None
-                    else "the next quote stands where none can close the field"
+                    "no quote closes the field" if record is None else "the next quote is not at the end of a field"
                 )
-                self.report.add(QUOTE_UNCLOSED, message, Location(self.file, line=line, byte=offset + at))
-                at, line = next_line, line + 1
+                self.report.add(QUOTE_UNCLOSED, message, Location(self.file, line=line, byte=offset + position))
+                position, line = next_line, line + 1
                 continue
             if not record.complete and not last:
                 break
-            raw = data[at : record.end]
+            raw = data[position : record.end]
             if raw.strip(b"\r\n"):  # not a blank line
-                row = self.row(raw, record, line, offset + at)
+                row = self.row(raw, record, line, offset + position)
                 if row is not None:
                     if len(record.fields) != self.width:
                         repaired.add(len(rows))
                     rows.append(row)
-                    starts.append(offset + at)
+                    starts.append(offset + position)
                     ends.append(offset + record.end)
                     lines.append(line)
-            at, line = record.end, line + raw.count(b"\n") + (not record.complete)
+            position, line = record.end, line + raw.count(b"\n") + (not record.complete)
         block = Block(rows, np.array(starts, np.int64), np.array(ends, np.int64), lines, repaired)
-        return block, at - begin, line - first_line
+        return block, position - begin, line - first_line
 
-    def row(self, raw: bytes, record: Record, line: int, offset: int) -> Row | None:
+    def row(self, raw: bytes, record: CsvRecord, line: int, offset: int) -> Row | None:
         """The values of a record, or `None` if it cannot be used; every problem of it is reported."""
         location = Location(self.file, line=line, byte=offset)
         good = True
@@ -320,14 +323,14 @@ class _Scan:
             good = self._bad_encoding(raw, line, offset)
             fields = [field.decode("utf-8", "replace") for field in record.fields]
         if b"\0" in raw:
-            place = Location(self.file, line=line, byte=offset + raw.index(0))
-            good &= usable(self.report, NUL_BYTE, f"{plural(raw.count(0), 'NUL byte')} in the row", place)
-        for kind, position, where in (
+            nul_location = Location(self.file, line=line, byte=offset + raw.index(0))
+            good &= usable(self.report, NUL_BYTE, f"{plural(raw.count(0), 'NUL byte')} in the row", nul_location)
+        for kind, position, description in (
             (QUOTE_EARLY, record.early, "text follows a closing quote"),
             (QUOTE_STRAY, record.stray, "a quote inside a bare field"),
         ):
             if position is not None:
-                good &= usable(self.report, kind, f"{where}: {shown(fields[position])}", location)
+                good &= usable(self.report, kind, f"{description}: {short_repr(fields[position])}", location)
         if len(fields) != self.width:
             good &= self._ragged(fields, location)
         row: Row = dict(zip(self.reader.columns, fields))
@@ -339,8 +342,8 @@ class _Scan:
         try:
             raw.decode()
         except UnicodeDecodeError as error:
-            place = Location(self.file, line=line + raw.count(b"\n", 0, error.start), byte=offset + error.start)
-            return usable(self.report, BAD_ENCODING, encoding_message(raw, error), place)
+            location = Location(self.file, line=line + raw.count(b"\n", 0, error.start), byte=offset + error.start)
+            return usable(self.report, BAD_ENCODING, encoding_message(raw, error), location)
         return True
 
     def _ragged(self, fields: list[str], location: Location) -> bool:
@@ -350,14 +353,17 @@ class _Scan:
             return usable(
                 self.report,
                 ROW_SHORT,
-                f"{count} instead of {self.width}; {shown(missing)} is the first missing",
+                f"{count} instead of {self.width}; {short_repr(missing)} is the first missing",
                 location,
             )
         extra = fields[self.width :]
         if not any(extra):
             return usable(self.report, TRAILING_DELIMITER, f"{plural(len(extra), 'delimiter')} too many", location)
         return usable(
-            self.report, ROW_LONG, f"{count} instead of {self.width}; the first too many is {shown(extra[0])}", location
+            self.report,
+            ROW_LONG,
+            f"{count} instead of {self.width}; the first too many is {short_repr(extra[0])}",
+            location,
         )
 
     def _cast_all(self, lists: dict[str, list[Any]]) -> bool:
@@ -378,8 +384,8 @@ class _Scan:
                     row[name] = TYPES[kind](value)
                 except (ValueError, KeyError, OverflowError):
                     row[name] = None
-                    place = Location(location.file, line=location.line, byte=location.byte, field=name)
-                    good &= usable(self.report, BAD_CAST, f"{shown(value)} is not {kind}", place)
+                    field_location = Location(location.file, line=location.line, byte=location.byte, field=name)
+                    good &= usable(self.report, BAD_CAST, f"{short_repr(value)} is not {kind}", field_location)
         return good
 
 

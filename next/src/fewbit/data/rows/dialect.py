@@ -52,24 +52,24 @@ ISSUES = (
     HEADER_LIKE_DATA,
 )  # fmt: skip
 
-_USUAL = """
+_COMMON = """
     text sentence content review document body comment tweet label labels class category target sentiment intent
     star stars sentence1 sentence2 question answer context premise hypothesis text_a text_b text1 text2 query
     passage anchor positive source input output prompt completion response instruction chosen rejected id idx index
     name title date time key value x y image file filename file_name path score
 """
-USUAL_NAMES = frozenset(_USUAL.split())
-"""What columns of datasets are called."""
+COMMON_NAMES = frozenset(_COMMON.split())
+"""Common names of dataset columns."""
 
 
-class Record(NamedTuple):
+class CsvRecord(NamedTuple):
     """One record of a CSV file.
 
     Args:
         fields: undecoded values.
-        end: position behind its line end.
+        end: position after its line end.
         complete: its line end was seen.
-        early: the first field with text behind its closing quote.
+        early: the first field with text after its closing quote.
         stray: the first field without quotes around it that holds one.
     """
 
@@ -80,7 +80,7 @@ class Record(NamedTuple):
     stray: int | None = None
 
 
-def parse_record(data: bytes, at: int, delimiter: bytes) -> Record | None:
+def parse_record(data: bytes, position: int, delimiter: bytes) -> CsvRecord | None:
     """One record from a position on; `None` if a quote is opened and not closed.
 
     Quotes open a field only at its start, and a line ends at LF, so this reads what the `csv` module refuses.
@@ -91,8 +91,8 @@ def parse_record(data: bytes, at: int, delimiter: bytes) -> Record | None:
     fields: list[bytes] = []
     early = stray = None
     while True:
-        if data.startswith(b'"', at):
-            close = at
+        if data.startswith(b'"', position):
+            close = position
             while True:
                 close = data.find(b'"', close + 1)
                 if close < 0:
@@ -100,13 +100,13 @@ def parse_record(data: bytes, at: int, delimiter: bytes) -> Record | None:
                 if not data.startswith(b'"', close + 1):
                     break
                 close += 1
-            value, at = data[at + 1 : close].replace(b'""', b'"'), close + 1
+            value, position = data[position + 1 : close].replace(b'""', b'"'), close + 1
         else:
             value = None
-        line_end = data.find(b"\n", at)
+        line_end = data.find(b"\n", position)
         stop = len(data) if line_end < 0 else line_end
-        cut = data.find(delimiter, at, stop)
-        bare = data[at : stop if cut < 0 else cut]
+        cut = data.find(delimiter, position, stop)
+        bare = data[position : stop if cut < 0 else cut]
         if cut < 0 and bare.endswith(b"\r"):
             bare = bare[:-1]
         if value is None:
@@ -118,8 +118,8 @@ def parse_record(data: bytes, at: int, delimiter: bytes) -> Record | None:
             early = len(fields) if early is None else early
         fields.append(value)
         if cut < 0:
-            return Record(fields, stop + (line_end >= 0), line_end >= 0, early, stray)
-        at = cut + len(delimiter)
+            return CsvRecord(fields, stop + (line_end >= 0), line_end >= 0, early, stray)
+        position = cut + len(delimiter)
 
 
 class Dialect(NamedTuple):
@@ -130,38 +130,40 @@ class Dialect(NamedTuple):
     issues: list[Issue]
 
 
-def find_dialect(head: bytes, name: str, *, chosen: str | None = None) -> Dialect:
+def find_dialect(head: bytes, name: str, *, delimiter: str | None = None) -> Dialect:
     """The delimiter of a text: the user's choice, Excel's `sep=;` line, or what the first rows agree on.
 
     Args:
         head: the first kilobytes.
         name: of the file; `.tsv` promises tabs.
-        chosen: the user's choice.
+        delimiter: the user's choice.
 
-    >>> find_dialect(b"id;price\\n1;2,5\\n2;3,5\\n", "a.csv").delimiter
+    >>> find_dialect(b"id;score\\n1;2,5\\n2;3,5\\n", "a.csv").delimiter
     ';'
     >>> find_dialect(b"sep=|\\na|b\\n", "a.csv")[:2]
     ('|', 6)
     """
     sep = _SEP_LINE.match(head)
     begin = sep.end() if sep else 0
-    if chosen is not None:
-        return Dialect(checked_delimiter(chosen), begin, [])
+    if delimiter is not None:
+        return Dialect(checked_delimiter(delimiter), begin, [])
     if sep:
         return Dialect(sep[1].decode(), begin, [])
-    usual = "\t" if ".tsv" in name.lower() else ","
-    fits = [fit for fit in (_fit(head, delimiter) for delimiter in DELIMITERS) if fit is not None]
+    default = "\t" if ".tsv" in name.lower() else ","
+    fits = [fit for fit in (_fit(head, candidate) for candidate in DELIMITERS) if fit is not None]
     if not fits:
-        return Dialect(usual, 0, [])
-    best = max(fits, key=lambda fit: (fit.score, fit.delimiter == usual == "\t", fit.columns))
+        return Dialect(default, 0, [])
+    best = max(fits, key=lambda fit: (fit.score, fit.delimiter == default == "\t", fit.columns))
     rivals = [fit for fit in fits if fit is not best and fit.score >= best.score]
     share = f"{best.agree:.0%} of the first rows have the header's {plural(best.columns, 'field')}"
     issues = []
     if rivals:
-        others = ", ".join(f"{_DELIMITER_NAMES[fit.delimiter]} ({plural(fit.columns, 'field')})" for fit in rivals)
-        message = f"read with the {_DELIMITER_NAMES[best.delimiter]} ({share}); {others} would fit as well"
+        alternatives = ", ".join(
+            f"{_DELIMITER_NAMES[fit.delimiter]} ({plural(fit.columns, 'field')})" for fit in rivals
+        )
+        message = f"read with the {_DELIMITER_NAMES[best.delimiter]} ({share}); {alternatives} would fit as well"
         issues.append(Issue(DELIMITER_UNCLEAR, message, Location(name, line=1)))
-    elif best.delimiter != usual:
+    elif best.delimiter != default:
         message = f"read with the {_DELIMITER_NAMES[best.delimiter]}: {share}"
         issues.append(Issue(DELIMITER_GUESSED, message, Location(name, line=1)))
     return Dialect(best.delimiter, 0, issues)
@@ -200,12 +202,12 @@ class _Fit(NamedTuple):
 def _fit(head: bytes, delimiter: str) -> _Fit | None:
     """`None` if the header has one field only."""
     widths: list[int] = []
-    at = odd = 0
-    while at < len(head) and len(widths) < _RECORDS_TO_COMPARE:
-        record = parse_record(head, at, delimiter.encode())
+    position = odd = 0
+    while position < len(head) and len(widths) < _RECORDS_TO_COMPARE:
+        record = parse_record(head, position, delimiter.encode())
         if record is None or (widths and not record.complete):
             break  # cut off by the end of the head
-        at = record.end
+        position = record.end
         if record.fields != [b""]:
             widths.append(len(record.fields))
             odd += (record.early is not None) + (record.stray is not None)
@@ -235,40 +237,40 @@ def column_names(
     """
     issues: list[Issue] = []
     names: list[str] = []
-    taken = {name: position for position, name in reversed(list(enumerate(fields)))}
+    first_position = {name: position for position, name in reversed(list(enumerate(fields)))}
     for position, title in enumerate(fields):
         name = title
         if not title.strip():
             issues.append(Issue(HEADER_EMPTY, f"column {position + 1} has no name", location))
-            name = _free(f"column_{position + 1}", taken)
-        elif taken[title] != position:
-            message = f"columns {taken[title] + 1} and {position + 1} are both called {title!r}"
+            name = _free(f"column_{position + 1}", first_position)
+        elif first_position[title] != position:
+            message = f"columns {first_position[title] + 1} and {position + 1} are both called {title!r}"
             issues.append(Issue(HEADER_DUPLICATE, message, location))
-            name = _free(f"{title}_{position + 1}", taken)
+            name = _free(f"{title}_{position + 1}", first_position)
         elif title != title.strip():
             issues.append(Issue(HEADER_SPACE, f"column {position + 1} is called {title!r}", location))
-        taken.setdefault(name, position)
+        first_position.setdefault(name, position)
         names.append(name)
     if reason := _like_data(fields, below):
         issues.append(Issue(HEADER_LIKE_DATA, reason, location))
     return names, issues
 
 
-def _free(name: str, taken: dict[str, int]) -> str:
-    while name in taken:
+def _free(name: str, first_position: dict[str, int]) -> str:
+    while name in first_position:
         name += "_"
     return name
 
 
 def _like_data(fields: Sequence[str], below: Sequence[Sequence[str]]) -> str:
-    """Why the header looks like data; empty if it does not."""
+    """The reason why the header looks like data; empty if it does not."""
     kinds = [_kind(title) for title in fields]
     if set(kinds) == {"number"}:
         return "every name is a number"
     rows = [row for row in below if len(row) == len(fields) and list(row) != list(fields)]
-    # A name stands above values that are unlike it; a row stands above rows that are like it.
-    alike = bool(rows) and all(_kind(value) == kind for row in rows for value, kind in zip(row, kinds) if value)
-    if alike and set(kinds) != {"text"} and not _plausible(fields, kinds):
+    # A column name differs in kind from the values below it; a row of data does not.
+    same_kinds = bool(rows) and all(_kind(value) == kind for row in rows for value, kind in zip(row, kinds) if value)
+    if same_kinds and set(kinds) != {"text"} and not _are_plausible_names(fields, kinds):
         position = next(position for position, kind in enumerate(kinds) if kind != "text")
         return f"{fields[position]!r} is a {kinds[position]}, and the rows below have one there too"
     for position, title in enumerate(fields):
@@ -282,9 +284,9 @@ def _kind(title: str) -> str:
     return "number" if _NUMBER.fullmatch(bare) else "date" if _DATE.fullmatch(bare) else "text"
 
 
-def _plausible(fields: Sequence[str], kinds: Sequence[str]) -> bool:
+def _are_plausible_names(fields: Sequence[str], kinds: Sequence[str]) -> bool:
     """Whether a field is what columns are called, or the numbers are consecutive years or positions."""
     numbers = [title.strip() for title, kind in zip(fields, kinds) if kind == "number"]
-    whole = len(numbers) > 1 and all(number.isdecimal() and len(number) < 9 for number in numbers)
-    consecutive = whole and all(int(after) - int(before) == 1 for before, after in pairwise(numbers))
-    return consecutive or any(title.strip().lower() in USUAL_NAMES for title in fields)
+    are_positions = len(numbers) > 1 and all(number.isdecimal() and len(number) < 9 for number in numbers)
+    consecutive = are_positions and all(int(after) - int(before) == 1 for before, after in pairwise(numbers))
+    return consecutive or any(title.strip().lower() in COMMON_NAMES for title in fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that repeat another row, and rows that stand in two splits. Eight bytes per row, on disk when there are many."""
+"""Rows that repeat another row, and rows that occur in two splits. Eight bytes per row, on disk when there are many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_MEMORY = 1 << 21
 _CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 DUPLICATE_ROW = IssueType("duplicate-row", Severity.WARNING, "row that repeats another one", "remove the copies")
-SPLIT_LEAK = IssueType("split-leak", Severity.WARNING, "row that stands in two splits", "remove it from one of them")
+SPLIT_LEAK = IssueType("split-leak", Severity.WARNING, "row that occurs in two splits", "remove it from one of them")
 ISSUES = (DUPLICATE_ROW, SPLIT_LEAK)
 
 
@@ -26,17 +26,17 @@ class Duplicates:
     """Hashes of all rows, in order.
 
     Args:
-        text_only: every value is text, so that hashes of tuples tell rows apart.
+        text_only: every value is text, so that hashes of tuples distinguish rows.
     """
 
     def __init__(self, *, text_only: bool = False):
         self._text_only = text_only
-        self._parts: list[np.ndarray] = []
+        self._blocks: list[np.ndarray] = []
         self._file: BinaryIO | None = None
         self.count = 0
 
     def add(self, rows: Sequence[Row], lists: Mapping[str, list[Any]] | None = None) -> None:
-        """Take in the next rows; by column too, if all have the same columns."""
+        """Add the next rows; by column too, if all have the same columns."""
         if self._text_only and lists is not None:
             names = sorted(lists)
             key = hash(tuple(names))
@@ -46,20 +46,20 @@ class Duplicates:
                 hashes = getattr(rows, "hashes", None) or hash_rows(rows)[0]
             except TypeError:  # a value orjson does not know is in one of them
                 hashes = [hash(canonical(row)) for row in rows]
-        self._parts.append(np.array(hashes, np.int64))
+        self._blocks.append(np.array(hashes, np.int64))
         self.count += len(rows)
         if self.count > IN_MEMORY and self._file is None:
             self._file = tempfile.TemporaryFile()  # type: ignore[assignment]  # noqa: SIM115
         if self._file is not None:
-            for part in self._parts:
-                self._file.write(part.tobytes())
-            self._parts = []
+            for block in self._blocks:
+                self._file.write(block.tobytes())
+            self._blocks = []
 
     def groups(self) -> Iterator[np.ndarray]:
         """Positions of equal rows, in order; one array per distinct row that occurs several times."""
-        parts = max(1, -(-self.count // IN_MEMORY))
-        for part in range(parts):
-            hashes, positions = self._part(part, parts)
+        buckets = max(1, -(-self.count // IN_MEMORY))
+        for bucket in range(buckets):
+            hashes, positions = self._bucket(bucket, buckets)
             order = np.argsort(hashes, kind="stable")
             ordered = hashes[order]
             borders = np.flatnonzero(np.diff(ordered)) + 1
@@ -72,19 +72,19 @@ class Duplicates:
         if self._file is not None:
             self._file.close()
 
-    def _part(self, part: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of one residue class and their positions, so that only a part is in memory."""
+    def _bucket(self, bucket: int, buckets: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes of one residue class and their positions, so that only one bucket is in memory."""
         if self._file is None:
-            hashes = np.concatenate([np.zeros(0, np.int64), *self._parts])
+            hashes = np.concatenate([np.zeros(0, np.int64), *self._blocks])
             return hashes, np.arange(len(hashes))
-        chosen, places = [], []
+        bucket_hashes, bucket_positions = [], []
         self._file.seek(0)
         for start in range(0, self.count, IN_MEMORY // 4):
             piece = np.frombuffer(self._file.read(8 * (IN_MEMORY // 4)), np.int64)
-            inside = np.flatnonzero(piece.view(np.uint64) % parts == part)
-            chosen.append(piece[inside])
-            places.append(inside + start)
-        return np.concatenate(chosen), np.concatenate(places)
+            inside = np.flatnonzero(piece.view(np.uint64) % buckets == bucket)
+            bucket_hashes.append(piece[inside])
+            bucket_positions.append(inside + start)
+        return np.concatenate(bucket_hashes), np.concatenate(bucket_positions)
 
     def report(self, report: DataReport, table: Table) -> None:
         """Report every row that repeats an earlier one, in order of rows."""
@@ -99,14 +99,14 @@ class Duplicates:
             counts[SPLIT_LEAK] += splits - 1
             if len(repeats) < 2 * MOST_ISSUES:
                 repeats += _pairs(positions.tolist()[: 2 * MOST_ISSUES], codes.tolist())
-        shown = {DUPLICATE_ROW: 0, SPLIT_LEAK: 0}
-        for position, other, same in sorted(repeats):
+        listed = {DUPLICATE_ROW: 0, SPLIT_LEAK: 0}
+        for position, earlier, same in sorted(repeats):
             kind = DUPLICATE_ROW if same else SPLIT_LEAK
-            shown[kind] += 1
-            if shown[kind] <= MOST_ISSUES:
-                report.add(kind, f"the same as {table.location(other)}", table.location(position))
+            listed[kind] += 1
+            if listed[kind] <= MOST_ISSUES:
+                report.add(kind, f"the same as {table.location(earlier)}", table.location(position))
         for kind, total in counts.items():  # counts stay exact where locations are not kept
-            missing = total - min(shown[kind], MOST_ISSUES)
+            missing = total - min(listed[kind], MOST_ISSUES)
             if missing:
                 report.counts[kind.code] += missing
                 report.affected[kind.code] += missing

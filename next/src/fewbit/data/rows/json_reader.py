@@ -2,8 +2,8 @@
 """Records of a JSON file: lines, an array, `{"data": [...]}`, or objects one after another.
 
 orjson parses every record. What it hides is found by cheap counting per block, and only such records are read again:
-duplicate keys (more `":` in the text than when the rows are written again), integers beyond 64 bits (a float where 19
-digits stand).
+duplicate keys (more `":` in the text than when the rows are written again), integers beyond 64 bits (a float
+whose text has 19 digits).
 What it refuses is read again too, and our own look at the text gives the code: NUL, encoding, depth, NaN, surrogates.
 """
 
@@ -25,10 +25,10 @@ from fewbit.data.rows.blocks import (
     NUL_BYTE,
     ROW_TOO_LONG,
     Block,
+    complete_lines,
     encoding_message,
     readable,
     usable,
-    whole_lines,
 )
 from fewbit.data.rows.duplicates import ParsedRows, canonical, hash_rows
 from fewbit.data.rows.json_shape import BAD_JSON, Elements, Shape
@@ -49,7 +49,7 @@ NOT_AN_OBJECT = IssueType(
     "raise", ("drop",), "leaves the row out",
 )  # fmt: skip
 DUPLICATE_KEY = IssueType(
-    "duplicate-key", Severity.ERROR, "key that stands twice in one object", "keep one of the two", "raise",
+    "duplicate-key", Severity.ERROR, "key that occurs twice in one object", "keep one of the two", "raise",
     ("drop", "keep"), "leaves the row out",
 )  # fmt: skip
 NAN_IN_JSON = IssueType(
@@ -117,20 +117,22 @@ class JsonReader:
         return row
 
     def _lines(self, pieces: Iterator[bytes], report: DataReport) -> Iterator[Block]:
-        for part in whole_lines(pieces, self.text.begin):
-            if part.data is None:
+        for chunk in complete_lines(pieces, self.text.begin):
+            if chunk.data is None:
                 message = f"more than {MOST_RECORD:,} bytes"
-                report.add(ROW_TOO_LONG, message, Location(self.text.name, line=part.line, byte=part.offset))
+                report.add(ROW_TOO_LONG, message, Location(self.text.name, line=chunk.line, byte=chunk.offset))
                 continue
-            raws = part.data.split(b"\n")
+            raws = chunk.data.split(b"\n")
             if not raws[-1]:
                 raws.pop()
             if not raws:
                 continue
-            newlines = np.flatnonzero(np.frombuffer(part.data, np.uint8) == 10)
-            starts = np.concatenate(([0], newlines + 1))[: len(raws)] + part.offset
-            ends = np.append(starts[1:], part.offset + len(part.data))
-            yield from self._block(raws, starts, ends, range(part.line, part.line + len(raws)), not part.last, report)
+            newlines = np.flatnonzero(np.frombuffer(chunk.data, np.uint8) == 10)
+            starts = np.concatenate(([0], newlines + 1))[: len(raws)] + chunk.offset
+            ends = np.append(starts[1:], chunk.offset + len(chunk.data))
+            yield from self._block(
+                raws, starts, ends, range(chunk.line, chunk.line + len(raws)), not chunk.last, report
+            )
 
     def _elements(self, pieces: Iterator[bytes], report: DataReport) -> Iterator[Block]:
         for raws, starts, lines in Elements(self.text.name, self.shape).split(pieces, report):
@@ -161,13 +163,16 @@ class JsonReader:
             return
         values = ParsedRows(rows[position] for position in good)
         if hashes:
-            known = (hashes.get(position) for position in good)
+            good_hashes = (hashes.get(position) for position in good)
             values.hashes = [
-                hash(canonical(row)) if known_hash is None else known_hash for row, known_hash in zip(values, known)
+                hash(canonical(row)) if known_hash is None else known_hash
+                for row, known_hash in zip(values, good_hashes)
             ]
         if len(good) < len(rows):
             starts, ends, lines = starts[good], ends[good], [lines[position] for position in good]
-        changed = {place for place, position in enumerate(good) if position in repaired} if repaired else set[int]()
+        changed = (
+            {row_number for row_number, position in enumerate(good) if position in repaired} if repaired else set[int]()
+        )
         yield Block(values, starts, ends, lines, changed)
 
 
@@ -206,7 +211,7 @@ def _look_closer_where_odd(
 
 
 def _suspects(raws: list[bytes], rows: list[Row], first: int = 0) -> Iterator[int]:
-    """Positions of rows that orjson may have read other than they are written; narrowed down from the whole block."""
+    """Positions of rows that orjson may have misread; found by bisecting the block."""
     if not rows or _is_faithful(raws, rows):
         return
     if len(rows) == 1:
@@ -257,7 +262,7 @@ def _look_closer(raw: bytes, location: Location, ended: bool, report: DataReport
         message = (
             "nothing but NUL bytes" if not raw.strip(b"\0 \t\r\n") else f"{plural(raw.count(0), 'NUL byte')} in the row"
         )
-        report.add(NUL_BYTE, message, _at(location, raw.index(0)))
+        report.add(NUL_BYTE, message, _shifted(location, raw.index(0)))
         return None, False
     bad_bytes = False
     try:
@@ -266,7 +271,7 @@ def _look_closer(raw: bytes, location: Location, ended: bool, report: DataReport
         if not ended and error.reason == "unexpected end of data":
             report.add(TRUNCATED_ROW, "the last line is not complete", location)
             return None, False
-        if not usable(report, BAD_ENCODING, encoding_message(raw, error), _at(location, error.start)):
+        if not usable(report, BAD_ENCODING, encoding_message(raw, error), _shifted(location, error.start)):
             return None, False
         text, bad_bytes = raw.decode(errors="replace"), True
     good, changed = True, bad_bytes
@@ -288,9 +293,9 @@ def _look_closer(raw: bytes, location: Location, ended: bool, report: DataReport
         report.add(NOT_AN_OBJECT, f"the row is {_KINDS.get(type(row), 'no object')}", location)
         return None, False
     good &= strict.report_all()
-    if "\\u" in text and (whole := _without_surrogates(row)) != row:
+    if "\\u" in text and (cleaned := _without_surrogates(row)) != row:
         good &= usable(report, LONE_SURROGATE, "an escape names half of a surrogate pair", location)
-        row, changed = whole, True
+        row, changed = cleaned, True
     return (row if good else None), changed
 
 
@@ -304,11 +309,11 @@ class _Strict:
     def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, _ in pairs:
-                if key in seen:
-                    self.problems[f"key {key[:60]!r} stands twice"] = DUPLICATE_KEY
-                seen.add(key)
+                if key in keys:
+                    self.problems[f"key {key[:60]!r} occurs twice"] = DUPLICATE_KEY
+                keys.add(key)
         return values
 
     def constant(self, word: str) -> float:
@@ -332,8 +337,8 @@ def _report_syntax(text: str, error: json.JSONDecodeError, location: Location, e
         report.add(TRUNCATED_ROW, "the last line is not complete", location)
         return
     message = error.msg[:1].lower() + error.msg[1:]
-    place = _at(location, len(text[: error.pos].encode("utf-8", "replace")))
-    report.add(BAD_JSON, f"{message} near {near!r}", place)
+    error_location = _shifted(location, len(text[: error.pos].encode("utf-8", "replace")))
+    report.add(BAD_JSON, f"{message} near {near!r}", error_location)
 
 
 def _depth(raw: bytes) -> int:
@@ -356,5 +361,5 @@ def _without_surrogates(value: Any) -> Any:
     return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
-def _at(location: Location, shift: int) -> Location:
+def _shifted(location: Location, shift: int) -> Location:
     return Location(location.file, line=location.line, byte=None if location.byte is None else location.byte + shift)

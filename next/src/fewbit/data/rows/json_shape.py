@@ -17,7 +17,7 @@ from fewbit.data.rows.blocks import ROW_TOO_LONG
 from fewbit.data.types import DataReport, IssueType, Location, Severity
 
 ENOUGH = 1 << 20
-"""How much of a text is read at most to tell what it is."""
+"""How much of a text is read at most to find its shape."""
 _MOST_KEYS = 64
 _COCO = frozenset({"images", "annotations"})
 _BOXES = re.compile(rb'"(?:file_name|bbox)"\s*:')  # of a long file only one of the two arrays is seen
@@ -26,7 +26,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+("?)|[\[\]{},:]', re.DOTALL)
 
 TRUNCATED_FILE = IssueType(
     "truncated-file", Severity.ERROR, "JSON array that is not closed", "download the file again", "raise", ("drop",),
-    "closes the array behind the last whole row",
+    "closes the array after the last complete row",
 )  # fmt: skip
 TRAILING_DATA = IssueType(
     "trailing-data", Severity.ERROR, "text after the end of the JSON array",
@@ -58,12 +58,12 @@ class Shape:
     coco: bool = False
 
 
-def find_shape(head: bytes, whole: bool) -> Shape | None:
+def find_shape(head: bytes, is_complete: bool) -> Shape | None:
     """What a text is by its beginning; `None` if more of it is needed.
 
     Args:
         head: the first bytes of the text.
-        whole: whether that is all of it.
+        is_complete: whether that is the entire text.
 
     >>> find_shape(b'[{"a": 1}]', True).kind, find_shape(b'{"a": 1}\\n{"a": 2}\\n', True).kind
     ('array', 'lines')
@@ -79,13 +79,13 @@ def find_shape(head: bytes, whole: bool) -> Shape | None:
     end, data, keys = _first_object(head, start)
     holds_objects = data is not None and head[data:].lstrip()[:1] in (b"{", b"]")
     if end is None:  # the first value is longer than what was read, or never ends
-        if not whole and len(head) < ENOUGH:
+        if not is_complete and len(head) < ENOUGH:
             return None
         coco = bool(_COCO & set(keys)) and bool(_BOXES.search(head))
         if data is not None and holds_objects:
             return Shape("data", data, keys=keys, coco=coco)
         return Shape("lines", keys=keys, coco=coco)
-    alone = whole and not head[end:].strip()
+    alone = is_complete and not head[end:].strip()
     coco = alone and set(keys) >= _COCO
     if alone and data is not None and holds_objects:
         return Shape("data", data, keys=keys, coco=coco)
@@ -108,7 +108,7 @@ def _first_object(head: bytes, start: int) -> tuple[int | None, int | None, tupl
     keys: list[str] = []
     for token in _TOKEN.finditer(head, start):
         text = token.group()
-        if token[1] == b"":  # a string that goes on
+        if token[1] == b"":  # an unfinished string
             break
         if text in (b"{", b"["):
             if text == b"[" and depth == 1 and last == b":" and key == b'"data"' and data is None:
@@ -158,15 +158,15 @@ class Elements:
         skip, enough = self.shape.begin, 0
         for piece in pieces:
             if skip:
-                gone = min(skip, len(piece))
-                line, offset, skip = line + piece.count(b"\n", 0, gone), offset + gone, skip - gone
-                piece = piece[gone:]
+                skipped = min(skip, len(piece))
+                line, offset, skip = line + piece.count(b"\n", 0, skipped), offset + skipped, skip - skipped
+                piece = piece[skipped:]
             buffer += piece
             if len(buffer) < enough:
                 continue
             if len(buffer) > blocks.MOST_RECORD + len(piece):
                 report.add(ROW_TOO_LONG, f"more than {blocks.MOST_RECORD:,} bytes", Location(self.file, line=line))
-                return  # where an element ends cannot be told from inside it
+                return  # where an element ends cannot be found from inside it
             raws, starts, lines, used, closed = self._elements(buffer, offset, line, report)
             if raws:
                 yield raws, starts, lines
@@ -188,7 +188,7 @@ class Elements:
     def _elements(
         self, buffer: bytes, offset: int, line: int, report: DataReport
     ) -> tuple[list[bytes], list[int], list[int], int, bool]:
-        """Whole elements of a buffer: values, offsets, lines, bytes used, and whether the array was closed."""
+        """Complete elements of a buffer: values, offsets, lines, bytes used, and whether the array was closed."""
         raws: list[bytes] = []
         starts: list[int] = []
         lines: list[int] = []
@@ -210,7 +210,7 @@ class Elements:
 
         for token in _TOKEN.finditer(buffer):
             byte = buffer[token.start()]
-            if token[1] == b"":  # a string that goes on in the next piece
+            if token[1] == b"":  # the string continues in the next piece
                 break
             if byte in b"{[":
                 depth += 1
@@ -227,24 +227,24 @@ class Elements:
                 begin = token.end()
         return raws, starts, lines, begin, False
 
-    def _after(self, rest: bytes, pieces: Iterator[bytes], line: int, report: DataReport) -> None:
+    def _after(self, remainder: bytes, pieces: Iterator[bytes], line: int, report: DataReport) -> None:
         """What follows the array: nothing, or the rest of the object around it."""
-        while not rest.strip() and (piece := next(pieces, None)) is not None:
-            line += rest.count(b"\n")
-            rest = piece
-        text = rest.lstrip()
+        while not remainder.strip() and (piece := next(pieces, None)) is not None:
+            line += remainder.count(b"\n")
+            remainder = piece
+        text = remainder.lstrip()
         if not text or (self.shape.kind == "data" and text[:1] in (b"}", b",")):
             return
-        line += rest.count(b"\n", 0, len(rest) - len(text))
+        line += remainder.count(b"\n", 0, len(remainder) - len(text))
         report.add(
             TRAILING_DATA, f"{text[:20].decode(errors='replace')!r} after the array", Location(self.file, line=line)
         )
 
-    def _end(self, rest: bytes, line: int, report: DataReport) -> None:
-        """The text ended inside the array, or behind the last object."""
-        text = rest.lstrip()
+    def _end(self, remainder: bytes, line: int, report: DataReport) -> None:
+        """The text ended inside the array, or after the last object."""
+        text = remainder.lstrip()
         if self.level == 0 and not text:
             return
-        line += rest.count(b"\n", 0, len(rest) - len(text))
+        line += remainder.count(b"\n", 0, len(remainder) - len(text))
         message = "the file ends inside an object" if self.level == 0 or text else "the file ends before the array does"
         report.add(TRUNCATED_FILE, message, Location(self.file, line=line))

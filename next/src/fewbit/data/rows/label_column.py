@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The label column of a table, read once: values per split, where each was first seen, and the classes they make."""
+"""The label column of a table, read once: values per split, the first row of each, and the classes they make."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fewbit.errors import plural
 
 MOST_VALUES = 1 << 16
 MOST_CODES = 1 << 23
-"""Rows whose values are remembered one by one; for more, a second pass asks again."""
+"""Rows whose values are remembered one by one; for more, a second pass reads them again."""
 _SEVERAL = -2
 _UNHASHABLE = -3
 
@@ -48,11 +48,11 @@ class LabelColumn:
         self._code_of: dict[Any, int] = {}
         self._counts: dict[str | None, Counter[int]] = {}
         self._first: dict[tuple[str | None, int], int] = {}
-        self._parts: list[np.ndarray] = []
+        self._code_blocks: list[np.ndarray] = []
         self._bad: list[tuple[int, LabelError]] = []
 
     def add(self, first: int, split: str | None, values: Sequence[Any]) -> None:
-        """Take in the labels of consecutive rows of one split."""
+        """Add the labels of consecutive rows of one split."""
         self.rows += len(values)
         if self.tags or list in set(map(type, values)):
             codes = [self._code_of_any(value, first + number, split) for number, value in enumerate(values)]
@@ -63,9 +63,9 @@ class LabelColumn:
             for code in tallied.keys() - counts.keys():
                 self._first[split, code] = first + codes.index(code)
             counts.update(tallied)
-        self._parts.append(np.array(codes, np.int32))
+        self._code_blocks.append(np.array(codes, np.int32))
         if self.rows > MOST_CODES:
-            self._parts, self.codes = [], None
+            self._code_blocks, self.codes = [], None
 
     def _codes(self, values: Sequence[Any]) -> list[int]:
         code_of = self._code_of
@@ -101,18 +101,18 @@ class LabelColumn:
             counts[code] += 1
         return _SEVERAL if isinstance(value, list) else code
 
-    def labels(self, given: Sequence[str] | None = None) -> Labels | None:
+    def labels(self, class_names: Sequence[str] | None = None) -> Labels | None:
         """The classes; `None` if the column holds numbers to predict, or answers."""
         if self.numbers:
             return None
-        if given:
-            return Labels.given(given)
+        if class_names:
+            return Labels.from_names(class_names)
         counts = self._counts.get("train")
-        seen = [self.values[code] for code in counts if code >= 0] if counts is not None else self.values
-        distinct = sum(isinstance(value, str) for value in seen)
+        values = [self.values[code] for code in counts if code >= 0] if counts is not None else self.values
+        distinct = sum(isinstance(value, str) for value in values)
         if self.too_many or (not self.tags and are_answers(distinct, self.rows)):
             return None
-        return Labels.of(seen, first="O" if self.tags else None)
+        return Labels.of(values, first="O" if self.tags else None)
 
     def report(self, labels: Labels | None, report: DataReport, table: Table) -> set[int]:
         """Report what is wrong with the labels; codes whose rows are to be dropped."""
@@ -146,8 +146,8 @@ class LabelColumn:
         return dropped
 
     def _location(self, table: Table, position: int) -> Location:
-        place = table.location(position)
-        return Location(place.file, place.line, place.row, place.byte, place.index, self.column)
+        location = table.location(position)
+        return Location(location.file, location.line, location.row, location.byte, location.index, self.column)
 
     def _is_missing(self, code: int) -> bool:
         """Whether a value means that there is no label.
@@ -176,7 +176,7 @@ class LabelColumn:
 
     def joined_codes(self) -> np.ndarray | None:
         """The code of each row; `None` if there were too many rows."""
-        if self.codes is not None and self._parts:
-            self.codes = np.concatenate([self.codes, *self._parts])
-            self._parts = []
+        if self.codes is not None and self._code_blocks:
+            self.codes = np.concatenate([self.codes, *self._code_blocks])
+            self._code_blocks = []
         return self.codes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels as class numbers: names by their sorted order in train; whole numbers as they are if they are 0 … n-1.
+"""Labels as class numbers: names by their sorted order in train; integers unchanged if they are 0 … n-1.
 
 `-1`, null, NaN and empty text mean "no label" and become -1. A list is a row with several labels.
 """
@@ -18,11 +18,11 @@ from fewbit.errors import plural
 UNLABELED = -1
 LEAST_ANSWERS = 50
 """A column with more different texts than this, and than half of the rows, holds answers, not classes."""
-_WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17}))(?:\.0*)?")
+_INTEGER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17}))(?:\.0*)?")
 
 BAD_LABEL = IssueType(
     "bad-label", Severity.ERROR, "value that cannot be a class",
-    "write names or whole numbers; if it is a number to predict, {data_option=label_type=number}", "raise", ("drop",),
+    "write names or integers; if it is a number to predict, {data_option=label_type=number}", "raise", ("drop",),
     "leaves the row out",
 )  # fmt: skip
 UNSEEN_LABEL = IssueType(
@@ -37,10 +37,13 @@ UNLABELED_ROWS = IssueType(
 )
 LABELS_ALIKE = IssueType(
     "labels-alike", Severity.WARNING, "labels that differ only in case or surrounding spaces",
-    "write them alike if they mean the same",
+    "write them the same way if they mean the same",
 )  # fmt: skip
 LABELS_MIXED = IssueType(
-    "labels-mixed", Severity.WARNING, "labels of different types, compared as text", "write them all alike"
+    "labels-mixed",
+    Severity.WARNING,
+    "labels of different types, compared as text",
+    "write all labels with the same type",
 )
 LABELS_REMAPPED = IssueType(
     "labels-remapped", Severity.WARNING, "labels that are not 0 … n-1 and get new numbers",
@@ -86,26 +89,27 @@ class Labels:
             values: of train.
             first: the class that gets number 0 if it is there; `O` of token tags.
         """
-        plain = {label for value in values for label in _plain_labels(value) if label not in (None, UNLABELED)}
-        if not plain or set(map(type, plain)) == {int}:
-            ordered = sorted(plain)
+        labels = {label for value in values for label in _plain_labels(value) if label not in (None, UNLABELED)}
+        if not labels or set(map(type, labels)) == {int}:
+            ordered = sorted(labels)
             names = tuple(map(str, ordered))
             remarks: list[tuple[IssueType, str]] = []
             if ordered != list(range(len(ordered))):
-                shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-                remarks.append((LABELS_REMAPPED, f"labels {shown} become 0 … {len(names) - 1}"))
+                listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+                remarks.append((LABELS_REMAPPED, f"labels {listed} become 0 … {len(names) - 1}"))
             return cls(names, {label: number for number, label in enumerate(ordered)}, tuple(remarks))
-        sorted_names = sorted({str(label) for label in plain}, key=lambda name: (name != first, name))
+        sorted_names = sorted({str(label) for label in labels}, key=lambda name: (name != first, name))
         remarks = [
-            (LABELS_ALIKE, f"{' and '.join(map(repr, group))} are different classes") for group in _alike(sorted_names)
+            (LABELS_ALIKE, f"{' and '.join(map(repr, group))} are different classes")
+            for group in _case_variants(sorted_names)
         ]
-        if len(kinds := {type(label).__name__ for label in plain}) > 1:
+        if len(kinds := {type(label).__name__ for label in labels}) > 1:
             remarks.append((LABELS_MIXED, f"labels are {' and '.join(sorted(kinds))}"))
         by_name = {name: number for number, name in enumerate(sorted_names)}
-        return cls(tuple(sorted_names), {label: by_name[str(label)] for label in plain}, tuple(remarks))
+        return cls(tuple(sorted_names), {label: by_name[str(label)] for label in labels}, tuple(remarks))
 
     @classmethod
-    def given(cls, names: Sequence[str]) -> Labels:
+    def from_names(cls, names: Sequence[str]) -> Labels:
         """Classes in the order the user gave; numbers in the data are positions in it."""
         numbers: dict[Any, int] = {number: number for number in range(len(names))}
         for number, name in enumerate(names):
@@ -155,8 +159,8 @@ def plain_label(value: Any) -> Any:
     [2, 2, 2, '007', None, 1]
     """
     if isinstance(value, str):
-        whole = _WHOLE_NUMBER.fullmatch(value)
-        return int(whole[1]) if whole else (value or None)
+        integer = _INTEGER.fullmatch(value)
+        return int(integer[1]) if integer else (value or None)
     if value is None:
         return None
     if isinstance(value, int):
@@ -166,7 +170,7 @@ def plain_label(value: Any) -> Any:
             return None
         if value.is_integer():
             return int(value)
-        raise LabelError(BAD_LABEL, f"{value!r} is not a whole number")
+        raise LabelError(BAD_LABEL, f"{value!r} is not an integer")
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
         return plain_label(value.item())
     raise LabelError(BAD_LABEL, f"a label cannot be {type(value).__name__}")
@@ -201,7 +205,7 @@ def are_answers(distinct_texts: int, rows: int) -> bool:
     return distinct_texts > max(LEAST_ANSWERS, rows / 2)
 
 
-def _alike(names: Iterable[str]) -> list[list[str]]:
+def _case_variants(names: Iterable[str]) -> list[list[str]]:
     """Names that differ only in case and surrounding spaces."""
     groups: dict[str, list[str]] = {}
     for name in names:

@@ -67,36 +67,35 @@ TEXT_KEYS = (
     "question",
     "context",
 )
-"""Parts that must not be empty; an instruction may do without an input."""
+"""Keys that must not be empty; an instruction may do without an input."""
 
 Rows = Sequence[Row]
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """What rows are.
 
     Args:
         name: `chat`, `text-label`, `image` and so on.
-        roles: the column behind each key of a sample, such as `{"text": "review", "label": "stars"}`.
+        roles: the column of each key of a sample, such as `{"text": "review", "label": "stars"}`.
     """
 
     name: str
     roles: Mapping[str, str]
 
     def __str__(self) -> str:
-        parts = ", ".join(key if key == column else f"{key} = {column}" for key, column in self.roles.items())
-        return f"{self.name} ({parts})" if parts else self.name
+        roles = ", ".join(key if key == column else f"{key} = {column}" for key, column in self.roles.items())
+        return f"{self.name} ({roles})" if roles else self.name
 
 
-def recognize(rows: Rows, *, text: str | None = None, label: str | None = None, task: str | None = None) -> Layout:
+def recognize(rows: Rows, *, text: str | None = None, label: str | None = None) -> RowLayout:
     """The layout of a table by its first rows.
 
     Args:
         rows: a few of them.
         text: the text column, if the user named it.
         label: the label column, if the user named it.
-        task: narrows the choice; `text-generation` does not want a label.
 
     >>> str(recognize([{"text": "good", "label": 1}]))
     'text-label (text, label)'
@@ -104,19 +103,19 @@ def recognize(rows: Rows, *, text: str | None = None, label: str | None = None, 
     'chat (messages = conversations)'
     """
     names = {name.lower(): name for name in reversed(union(row.keys() for row in rows))}
-    known = _Columns(names, rows, label)
+    columns = _Columns(names, rows, label)
     if text is not None:
-        roles = {"text": text, **known.label(text)}
-        return Layout("text-label" if "label" in roles else "text", roles)
+        roles = {"text": text, **columns.label(text)}
+        return RowLayout("text-label" if "label" in roles else "text", roles)
     for name, find in _FINDERS.items():
-        roles_found = find(known)
+        roles_found = find(columns)
         if roles_found is not None:
-            return Layout(name, roles_found)
-    return Layout("columns", known.label() if label else {})
+            return RowLayout(name, roles_found)
+    return RowLayout("columns", columns.label() if label else {})
 
 
 class _Columns:
-    """Columns by their names in small letters, and the first rows."""
+    """Columns by their lower-case names, and the first rows."""
 
     def __init__(self, names: Mapping[str, str], rows: Rows, label_column: str | None):
         self.names, self.rows, self.label_column = names, rows, label_column
@@ -137,12 +136,12 @@ class _Columns:
         columns = (self.names[name] for name in candidates if name in self.names)
         return next((column for column in columns if test is None or test(column)), None)
 
-    def label(self, *taken: str) -> dict[str, str]:
-        """The role of the label column, unless a column is taken."""
+    def label(self, *excluded: str) -> dict[str, str]:
+        """The role of the label column, unless that column is excluded."""
         if self.label_column is not None:
             return {"label": self.label_column}
         column = next(
-            (self.names[name] for name in _LABELS if name in self.names and self.names[name] not in taken), None
+            (self.names[name] for name in _LABELS if name in self.names and self.names[name] not in excluded), None
         )
         return {"label": column} if column else {}
 
@@ -155,43 +154,43 @@ class _Columns:
         return None
 
 
-def _chat(known: _Columns) -> dict[str, str] | None:
-    column = known.first(chat.COLUMNS, lambda name: any(map(chat.is_chat, known.values(name))))
+def _chat(columns: _Columns) -> dict[str, str] | None:
+    column = columns.first(chat.COLUMNS, lambda name: any(map(chat.is_chat, columns.values(name))))
     return {"messages": column} if column else None
 
 
-def _preference(known: _Columns) -> dict[str, str] | None:
-    if "chosen" not in known.names or "rejected" not in known.names:
+def _preference(columns: _Columns) -> dict[str, str] | None:
+    if "chosen" not in columns.names or "rejected" not in columns.names:
         return None
-    prompt = known.first(("prompt", "question"))
+    prompt = columns.first(("prompt", "question"))
     return {
         **({"prompt": prompt} if prompt else {}),
-        "chosen": known.names["chosen"],
-        "rejected": known.names["rejected"],
+        "chosen": columns.names["chosen"],
+        "rejected": columns.names["rejected"],
     }
 
 
-def _token_tags(known: _Columns) -> dict[str, str] | None:
-    tokens, tags = known.first(_TOKENS, known.is_list), known.first(_TAGS, known.is_list)
+def _token_tags(columns: _Columns) -> dict[str, str] | None:
+    tokens, tags = columns.first(_TOKENS, columns.is_list), columns.first(_TAGS, columns.is_list)
     return {"tokens": tokens, "tags": tags} if tokens and tags else None
 
 
-def _question_answering(known: _Columns) -> dict[str, str] | None:
-    if not all(name in known.names for name in ("question", "context", "answers")):
+def _question_answering(columns: _Columns) -> dict[str, str] | None:
+    if not all(name in columns.names for name in ("question", "context", "answers")):
         return None
-    return {name: known.names[name] for name in ("question", "context", "answers")}
+    return {name: columns.names[name] for name in ("question", "context", "answers")}
 
 
-def _media(known: _Columns, candidates: Sequence[str], suffixes: tuple[str, ...], key: str) -> dict[str, str] | None:
+def _media(columns: _Columns, candidates: Sequence[str], suffixes: tuple[str, ...], key: str) -> dict[str, str] | None:
     """A column of file names; by its name, or the only column that holds such values."""
-    column = known.first(candidates, lambda name: names_files(known.values(name), suffixes))
+    column = columns.first(candidates, lambda name: names_files(columns.values(name), suffixes))
     if column is None:
-        columns = [name for name in known.names.values() if names_files(known.values(name), suffixes)]
-        column = columns[0] if len(columns) == 1 else None
+        matches = [name for name in columns.names.values() if names_files(columns.values(name), suffixes)]
+        column = matches[0] if len(matches) == 1 else None
     if column is None:
         return None
-    caption = known.first(_CAPTIONS, lambda name: name != column and known.is_text(name))
-    return {key: column, **known.label(column), **({"text": caption} if caption else {})}
+    caption = columns.first(_CAPTIONS, lambda name: name != column and columns.is_text(name))
+    return {key: column, **columns.label(column), **({"text": caption} if caption else {})}
 
 
 def names_files(values: Sequence[Any], suffixes: tuple[str, ...]) -> bool:
@@ -204,52 +203,52 @@ def names_files(values: Sequence[Any], suffixes: tuple[str, ...]) -> bool:
     return bool(texts) and len(texts) == len(values) and all(text.lower().endswith(suffixes) for text in texts)
 
 
-def _image(known: _Columns) -> dict[str, str] | None:
-    return _media(known, IMAGES, IMAGE_SUFFIXES, "image")
+def _image(columns: _Columns) -> dict[str, str] | None:
+    return _media(columns, IMAGES, IMAGE_SUFFIXES, "image")
 
 
-def _audio(known: _Columns) -> dict[str, str] | None:
-    return _media(known, AUDIO, AUDIO_SUFFIXES, "audio")
+def _audio(columns: _Columns) -> dict[str, str] | None:
+    return _media(columns, AUDIO, AUDIO_SUFFIXES, "audio")
 
 
-def _labeled_pair(known: _Columns) -> dict[str, str] | None:
-    pair = known.pair(_PAIRS)
-    label = known.label(*pair) if pair else {}
+def _labeled_pair(columns: _Columns) -> dict[str, str] | None:
+    pair = columns.pair(_PAIRS)
+    label = columns.label(*pair) if pair else {}
     return {"text": pair[0], "text_pair": pair[1], **label} if pair and label else None
 
 
-def _instruction(known: _Columns) -> dict[str, str] | None:
-    if "instruction" not in known.names or "output" not in known.names:
+def _instruction(columns: _Columns) -> dict[str, str] | None:
+    if "instruction" not in columns.names or "output" not in columns.names:
         return None
-    return {name: known.names[name] for name in ("instruction", "input", "output") if name in known.names}
+    return {name: columns.names[name] for name in ("instruction", "input", "output") if name in columns.names}
 
 
-def _prompt(known: _Columns) -> dict[str, str] | None:
-    pair = known.pair(_PROMPTS)
+def _prompt(columns: _Columns) -> dict[str, str] | None:
+    pair = columns.pair(_PROMPTS)
     return {"prompt": pair[0], "completion": pair[1]} if pair else None
 
 
-def _pair(known: _Columns) -> dict[str, str] | None:
-    pair = known.pair(_PAIRS)
+def _pair(columns: _Columns) -> dict[str, str] | None:
+    pair = columns.pair(_PAIRS)
     return {"text": pair[0], "text_pair": pair[1]} if pair else None
 
 
-def _text_label(known: _Columns) -> dict[str, str] | None:
-    label = known.label()
+def _text_label(columns: _Columns) -> dict[str, str] | None:
+    label = columns.label()
     if not label:
         return None
-    text = known.first(_TEXTS, lambda name: name != label["label"] and known.is_text(name))
-    others = [name for name in known.names.values() if name != label["label"] and known.is_text(name)]
-    text = text or max(others, key=lambda name: _mean_length(known.values(name)), default=None)
-    # A column of numbers in a CSV is text too, but nobody classifies "3.5".
-    return {"text": text, **label} if text and not _numeric(known.values(text)) else None
+    text = columns.first(_TEXTS, lambda name: name != label["label"] and columns.is_text(name))
+    text_columns = [name for name in columns.names.values() if name != label["label"] and columns.is_text(name)]
+    text = text or max(text_columns, key=lambda name: _mean_length(columns.values(name)), default=None)
+    # A column of numbers in a CSV is text too, but no text to classify.
+    return {"text": text, **label} if text and not _numeric(columns.values(text)) else None
 
 
-def _text(known: _Columns) -> dict[str, str] | None:
-    text = known.first(_TEXTS, known.is_text)
-    if text is None and len(known.names) == 1:
-        text = next(iter(known.names.values()))
-        text = text if known.is_text(text) and not _numeric(known.values(text)) else None
+def _text(columns: _Columns) -> dict[str, str] | None:
+    text = columns.first(_TEXTS, columns.is_text)
+    if text is None and len(columns.names) == 1:
+        text = next(iter(columns.names.values()))
+        text = text if columns.is_text(text) and not _numeric(columns.values(text)) else None
     return {"text": text} if text else None
 
 

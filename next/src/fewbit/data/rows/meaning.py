@@ -2,7 +2,7 @@
 """What rows mean: `row_source` turns any `Table` into samples of text, chats, labels, images or columns.
 
 row_source     recognizes the layout by the first block
-  RowSource    a sample per row, under the keys of its layout; labels are numbered when somebody asks for one
+  RowSource    a sample per row, under the keys of its layout; classes are numbered on first access
   survey       with `full` depth: one pass over all rows for types, lengths, labels, chats, files and duplicates
 """
 
@@ -17,8 +17,8 @@ from fewbit.data.rows import chat, columns, duplicates, labels, media
 from fewbit.data.rows import plan as plans
 from fewbit.data.rows.label_column import LabelColumn
 from fewbit.data.rows.labels import UNLABELED, LabelError, Labels, number_label
-from fewbit.data.rows.plan import Plan, make_plan
-from fewbit.data.rows.table import Row, Table, nested, split_ranges, union
+from fewbit.data.rows.plan import RowPlan, make_plan
+from fewbit.data.rows.table import Row, Table, field_location, nested, split_ranges, union
 from fewbit.data.splits import SPLITS
 from fewbit.data.types import (
     DataReport,
@@ -78,7 +78,7 @@ class RowSource:
         report: takes issues that are found later.
     """
 
-    def __init__(self, table: Table, plan: Plan, report: DataReport):
+    def __init__(self, table: Table, plan: RowPlan, report: DataReport):
         self.table, self.plan = table, plan
         self._report = report
         self._positions: np.ndarray | range | None = None
@@ -193,7 +193,7 @@ class RowSource:
         if key in ("label", "tags"):
             return {key: self._label(value, position, column)}
         if self.plan.media is not None and key == self.plan.media.kind:
-            return self.plan.media.load(value, self._place(position, column))
+            return self.plan.media.load(value, field_location(self.table, position, column))
         if key in ("chosen", "rejected") and chat.is_chat(value):
             return {key: chat.normalized(value)[0]}
         return {key: value}
@@ -202,7 +202,7 @@ class RowSource:
         messages, problems = chat.normalized(chat_of(row, column))
         for kind, message in problems:
             if kind is chat.BAD_MESSAGE and self._report.action(kind) != "keep":
-                raise SampleError(Issue(kind, message, self._place(position, column)))
+                raise SampleError(Issue(kind, message, field_location(self.table, position, column)))
         return messages
 
     def _label(self, value: Any, position: int, column: str) -> Any:
@@ -214,11 +214,7 @@ class RowSource:
         except LabelError as error:
             if self._report.action(error.kind) == "keep":
                 return UNLABELED
-            raise SampleError(Issue(error.kind, str(error), self._place(position, column))) from error
-
-    def _place(self, position: int, column: str) -> Location:
-        place = self.table.location(position)
-        return Location(place.file, place.line, place.row, place.byte, position, column)
+            raise SampleError(Issue(error.kind, str(error), field_location(self.table, position, column))) from error
 
     def _position(self, index: int) -> int:
         """Row of a sample; needs no length as long as nothing is left out."""
@@ -261,8 +257,8 @@ class RowSource:
         codes = self._label_column.joined_codes()
         if codes is not None and len(codes) == self._label_column.rows:
             return codes
-        parts = [self._label_column._codes(values) for _, _, values in label_values(self.table, self.plan)]
-        return np.concatenate([np.array(part, np.int32) for part in parts])
+        blocks = [self._label_column._codes(values) for _, _, values in label_values(self.table, self.plan)]
+        return np.concatenate([np.array(block, np.int32) for block in blocks])
 
     def __getstate__(self) -> dict[str, Any]:
         self._resolved()
@@ -277,7 +273,7 @@ def chat_of(row: Row, column: str) -> Any:
     return next((row[name] for name in chat.COLUMNS if row.get(name) is not None), None)
 
 
-def label_values(table: Table, plan: Plan) -> Iterator[tuple[int, str | None, list[Any]]]:
+def label_values(table: Table, plan: RowPlan) -> Iterator[tuple[int, str | None, list[Any]]]:
     """Position, split and labels of consecutive rows."""
     column = plan.label_column
     assert column is not None
@@ -300,13 +296,13 @@ def by_split(table: Table, first: int, values: list[Any]) -> Iterator[tuple[int,
             start, split = number, following  # type: ignore[assignment]
 
 
-def new_label_column(plan: Plan) -> LabelColumn:
+def new_label_column(plan: RowPlan) -> LabelColumn:
     """A tally for the label column of a plan."""
     assert plan.label_column is not None
     return LabelColumn(plan.label_column, numbers=plan.numbers, tags="tags" in plan.layout.roles)
 
 
-def _read_labels(table: Table, plan: Plan) -> LabelColumn:
+def _read_labels(table: Table, plan: RowPlan) -> LabelColumn:
     column = new_label_column(plan)
     for first, split, values in label_values(table, plan):
         column.add(first, split, values)

@@ -57,12 +57,14 @@ class MediaFiles:
         if isinstance(value, np.ndarray):
             return {self.kind: value}
         content, name = self._content(value, location)
-        where = Location(name or location.file, location.line, location.row, index=location.index, field=location.field)
+        file_location = Location(
+            name or location.file, location.line, location.row, index=location.index, field=location.field
+        )
         if self.kind == "image":
             from fewbit.data.images.decode import decode_image
 
-            return {"image": decode_image(content, where, report=report)}
-        return _audio(content, where)
+            return {"image": decode_image(content, file_location, report=report)}
+        return _audio(content, file_location)
 
     def _content(self, value: Any, location: Location) -> tuple[bytes, str]:
         if isinstance(value, bytes):

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from fewbit.data.rows import labels
-from fewbit.data.rows.layout import Layout, recognize
+from fewbit.data.rows.layout import RowLayout, recognize
 from fewbit.data.rows.media import MEDIA_MISSING, MediaFiles, media_files
 from fewbit.data.rows.table import Row, Table, nested, union
 from fewbit.data.types import DataReport, Depth, Files, IssueType, Location, Severity
@@ -33,7 +33,7 @@ ISSUES = (NO_ROWS, NO_COLUMN)
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """How rows become samples.
 
     Args:
@@ -46,7 +46,7 @@ class Plan:
         task: what the user, else the layout, says.
     """
 
-    layout: Layout
+    layout: RowLayout
     projection: Mapping[str, str] | None = None
     classes: Sequence[str] | None = None
     numbers: bool = False
@@ -66,40 +66,42 @@ class Plan:
         return self.layout.roles.get("label") or self.layout.roles.get("tags")
 
 
-def make_plan(table: Table, files: Files | None, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Plan:
-    plan = Plan(Layout("columns", {}), _projection(options.get("columns")))
+def make_plan(
+    table: Table, files: Files | None, report: DataReport, depth: Depth, options: Mapping[str, Any]
+) -> RowPlan:
+    plan = RowPlan(RowLayout("columns", {}), _projection(options.get("columns")))
     head = [plan.project(row) for row in _head(table)]
     if not head:
         report.add(NO_ROWS, "there is no row that can be used", Location(files.root if files is not None else ""))
     text, label, task = (options.get(name) for name in ("text_column", "label_column", "task"))
     text, label = (str(name) if name is not None else None for name in (text, label))
     task = _task_name(task)
-    known = union(row.keys() for row in head)
+    head_columns = union(row.keys() for row in head)
     for name in (text, label, *((plan.projection or {}).values() if head else ())):
-        names = known if name in (text, label) else union(row.keys() for row in _head(table))
+        names = head_columns if name in (text, label) else union(row.keys() for row in _head(table))
         if name is not None and head and name not in names and name.split(".")[0] not in names:
-            shown = ", ".join(nearest(name, names) or names[:20])
-            report.add(NO_COLUMN, f"no column {name!r}; there are {shown}", Location(field=name))
-    layout = recognize(head, text=text, label=label, task=task)
+            suggestions = ", ".join(nearest(name, names) or names[:20])
+            report.add(NO_COLUMN, f"no column {name!r}; there are {suggestions}", Location(field=name))
+    layout = recognize(head, text=text, label=label)
     if task in _GENERATION_TASKS and "label" in layout.roles and layout.name in ("text-label", "text-pair"):
-        layout = Layout("text", {key: column for key, column in layout.roles.items() if key == "text"})
+        layout = RowLayout("text", {key: column for key, column in layout.roles.items() if key == "text"})
     if head and task in _LABEL_TASKS and "label" not in layout.roles:
-        report.add(labels.NO_LABEL, f"the columns are {', '.join(known[:20])}", table.location(0))
-    media_of = None
+        report.add(labels.NO_LABEL, f"the columns are {', '.join(head_columns[:20])}", table.location(0))
+    media = None
     if layout.name in ("image", "audio"):
-        media_of = media_files(files, layout.name)
+        media = media_files(files, layout.name)
         if depth == "index":  # `full` looks at every file
-            _check_media(table, head, layout, media_of, report)
+            _check_media(table, head, layout, media, report)
     classes = options.get("classes")
-    given = [name.strip() for name in classes.split(",")] if isinstance(classes, str) else classes
+    class_names = [name.strip() for name in classes.split(",")] if isinstance(classes, str) else classes
     report.facts["layout"] = str(layout)
-    inferred = f"{layout.name}-classification" if media_of and "label" in layout.roles else _TASKS.get(layout.name)
-    return Plan(
+    inferred = f"{layout.name}-classification" if media and "label" in layout.roles else _TASKS.get(layout.name)
+    return RowPlan(
         layout,
         plan.projection,
-        given,
+        class_names,
         options.get("label_type") == "number",
-        media_of,
+        media,
         options.get("split"),
         task or inferred,
     )
@@ -124,8 +126,8 @@ def _projection(selected: Any) -> dict[str, str] | None:
     if selected is None:
         return None
     if isinstance(selected, str):
-        parts = (part.partition("=") for part in selected.split(","))
-        pairs = {key.strip(): (column if equals else key).strip() for key, equals, column in parts}
+        fields = (item.partition("=") for item in selected.split(","))
+        pairs = {key.strip(): (column if equals else key).strip() for key, equals, column in fields}
     elif isinstance(selected, Mapping):
         pairs = dict(selected)
     else:
@@ -143,22 +145,22 @@ def _projection(selected: Any) -> dict[str, str] | None:
 def _task_name(task: Any) -> str | None:
     if not isinstance(task, str):
         return None
-    from fewbit.data.tasks import TASKS, find_task
+    from fewbit.data.tasks import find_task
 
-    return find_task(task).name if ":" not in task and TASKS else None
+    return find_task(task).name if ":" not in task else None
 
 
-def _check_media(table: Table, head: Sequence[Row], layout: Layout, files: MediaFiles, report: DataReport) -> None:
+def _check_media(table: Table, head: Sequence[Row], layout: RowLayout, files: MediaFiles, report: DataReport) -> None:
     """A table whose files are all missing is no table of texts: say so before anything else is read."""
     column = layout.roles[layout.name]
     values = [nested(row, column) for row in head]
     file = table.location(0).file
     if not any(not isinstance(value, str) or files.find(value, file) for value in values):
         message = f"none of the first {len(values)} files is there, such as {str(values[0])[:100]!r}"
-        place = table.location(0)
+        first = table.location(0)
         report.add(
             MEDIA_MISSING,
             message,
-            Location(place.file, place.line, place.row, index=0, field=column),
+            Location(first.file, first.line, first.row, index=0, field=column),
             samples=len(values),
         )

@@ -17,7 +17,7 @@ IGNORED_FILE = IssueType(
 SEVERAL_SPLITS = IssueType(
     "several-splits",
     Severity.WARNING,
-    "file whose name speaks of more than one split",
+    "file whose name contains more than one split",
     "keep one of the words in the name",
 )
 NO_FILES = IssueType("no-files", Severity.ERROR, "no file of rows", "check the path", "raise")
@@ -25,8 +25,20 @@ ISSUES = (IGNORED_FILE, SEVERAL_SPLITS, NO_FILES)
 
 _PACKED = (".gz", ".zst")
 _NAMES_TO_LOOK_AT = 500
-_BESIDE = (".md", ".txt", ".yaml", ".yml", ".py", ".ipynb", ".html", "license", "readme", ".gitattributes", ".json")
-"""What may lie next to rows without making anybody doubt."""
+_DOCUMENT_SUFFIXES = (
+    ".md",
+    ".txt",
+    ".yaml",
+    ".yml",
+    ".py",
+    ".ipynb",
+    ".html",
+    "license",
+    "readme",
+    ".gitattributes",
+    ".json",
+)
+"""Files next to rows that do not lower the confidence."""
 _MEDIA_SUFFIXES = """
     .jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp .gif .jfif .heic .avif .wav .flac .mp3 .ogg .opus .m4a
 """
@@ -48,7 +60,7 @@ class RowFile(NamedTuple):
 
 
 def suffix_of(name: str) -> str:
-    """The suffix of a file without `.gz` or `.zst`, in small letters.
+    """The suffix of a file without `.gz` or `.zst`, in lower case.
 
     >>> suffix_of("a.JSONL.gz"), suffix_of("data/a.csv"), suffix_of("README")
     ('.jsonl', '.csv', '')
@@ -81,12 +93,12 @@ def detect_tables(files: Files, suffixes: Sequence[str], title: str) -> Detectio
         return Detection(0.95, f"a {title} file")
     reason = f"{plural(len(rows), 'file')} such as {rows[0]}"
     media = [name for name in names if name.lower().endswith(_MEDIA)]
-    others = [name for name in names if name not in rows and not name.lower().endswith(_BESIDE)]
+    other_files = [name for name in names if name not in rows and not name.lower().endswith(_DOCUMENT_SUFFIXES)]
     if media:
         if len(rows) <= len(SPLITS) + 1 and _names_media(files, rows[0]):
             return Detection(0.95, f"{rows[0]} names the images or audio files")
         return Detection(0.3, reason)
-    return Detection(0.9 if not others else 0.7 if len(rows) >= len(others) else 0.4, reason)
+    return Detection(0.9 if not other_files else 0.7 if len(rows) >= len(other_files) else 0.4, reason)
 
 
 def _names_media(files: Files, name: str) -> bool:
@@ -96,10 +108,10 @@ def _names_media(files: Files, name: str) -> bool:
     except SampleError:
         return False
     folder = name.rpartition("/")[0]
-    known = {other.removeprefix(f"{folder}/") for other in files.names()} if folder else set(files.names())
+    file_names = {file_name.removeprefix(f"{folder}/") for file_name in files.names()} if folder else set(files.names())
     suffixes = "|".join(suffix[1:] for suffix in _MEDIA)
     named = re.findall(rf"[^\s,;\t|\"']+\.(?:{suffixes})\b", head, re.IGNORECASE)
-    return any(value.replace("\\", "/").removeprefix("./") in known for value in named[:20])
+    return any(value.replace("\\", "/").removeprefix("./") in file_names for value in named[:20])
 
 
 def row_files(files: Files, suffixes: Sequence[str], report: DataReport) -> list[RowFile]:
@@ -108,7 +120,7 @@ def row_files(files: Files, suffixes: Sequence[str], report: DataReport) -> list
     Args:
         files: the dataset; a single file is taken whatever it is called.
         suffixes: such as `.csv`.
-        report: takes what is passed over.
+        report: takes the files that are skipped.
     """
     names = files.names()
     listed = []
@@ -128,7 +140,7 @@ def row_files(files: Files, suffixes: Sequence[str], report: DataReport) -> list
 
 
 def _splits_of(name: str) -> list[str]:
-    """The splits a name speaks of: its own words, else those of the nearest folder that has any.
+    """The splits a name contains: its own words, else those of the nearest folder that has any.
 
     >>> _splits_of("test/part-0.csv"), _splits_of("wiki.train.jsonl.gz"), _splits_of("train_vs_test.csv")
     (['test'], ['train'], ['train', 'test'])
@@ -147,4 +159,4 @@ def _splits_of(name: str) -> list[str]:
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     """A key that puts `part2` before `part10`."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]{1,18})", name))
+    return tuple((int(token), "") if token.isdecimal() else (-1, token) for token in re.split(r"([0-9]{1,18})", name))

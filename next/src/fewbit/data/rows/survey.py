@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole pass of a check: every row once, for types, lengths, labels, chats, files and duplicates."""
+"""The full pass of a check: every row once, for types, lengths, labels, chats, files and duplicates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fewbit.data.rows.columns import ColumnStatistics
 from fewbit.data.rows.duplicates import Duplicates
 from fewbit.data.rows.layout import TEXT_KEYS
 from fewbit.data.rows.meaning import RowSource, by_split, chat_of, new_label_column
-from fewbit.data.rows.plan import Plan
-from fewbit.data.rows.table import Row, Table, column_lists, nested
-from fewbit.data.types import DataReport, Location, SampleError
+from fewbit.data.rows.plan import RowPlan
+from fewbit.data.rows.table import Row, Table, column_lists, field_location, nested
+from fewbit.data.types import DataReport, SampleError
 
 
-def survey(source: RowSource, table: Table, plan: Plan, report: DataReport) -> None:
+def survey(source: RowSource, table: Table, plan: RowPlan, report: DataReport) -> None:
     """Read every row and report what is wrong; rows to be dropped are left out of the source.
 
     Args:
@@ -41,8 +41,8 @@ def survey(source: RowSource, table: Table, plan: Plan, report: DataReport) -> N
         if label_column is not None:
             column = label_column.column
             values = lists[column] if lists and column in lists else [nested(row, column) for row in rows]
-            for start, split, part in by_split(table, first, values):
-                label_column.add(start, split, part)
+            for start, split, split_values in by_split(table, first, values):
+                label_column.add(start, split, split_values)
         if "messages" in roles:
             dropped += _check_chats(first, rows, table, roles["messages"], report)
         if plan.media is not None:
@@ -61,23 +61,20 @@ def _check_chats(first: int, rows: Sequence[Row], table: Table, column: str, rep
         messages, problems = chat.normalized(chat_of(row, column))
         problems += chat.remarks(messages)
         for kind, message in problems:
-            place = table.location(position)
-            location = Location(place.file, place.line, place.row, place.byte, position, column)
-            if report.add(kind, message, location) in ("drop", "raise") and dropped[-1:] != [position]:
+            action = report.add(kind, message, field_location(table, position, column))
+            if action in ("drop", "raise") and dropped[-1:] != [position]:
                 dropped.append(position)
     return dropped
 
 
-def _check_media(first: int, rows: Sequence[Row], table: Table, plan: Plan, report: DataReport) -> list[int]:
+def _check_media(first: int, rows: Sequence[Row], table: Table, plan: RowPlan, report: DataReport) -> list[int]:
     """Decode every file a block names; positions of rows whose file is missing or damaged."""
     assert plan.media is not None
     column = plan.layout.roles[plan.media.kind]
     dropped = []
     for position, row in enumerate(rows, first):
-        place = table.location(position)
-        location = Location(place.file, place.line, place.row, place.byte, position, column)
         try:
-            plan.media.load(nested(row, column), location, report)
+            plan.media.load(nested(row, column), field_location(table, position, column), report)
         except SampleError as error:
             report.add(error.issue.type, error.issue.message, error.issue.location)
             dropped.append(position)

@@ -134,7 +134,7 @@ def column_lists(rows: Sequence[Row]) -> dict[str, list[Any]] | None:
 
 
 def split_ranges(table: Table) -> dict[str | None, tuple[int, int]]:
-    """First position and end of each split; reads the whole table if its length is not known.
+    """First position and end of each split; reads all rows if its length is not known.
 
     >>> split_ranges(ListTable([{}, {}, {}], split="val"))
     {'val': (0, 3)}
@@ -149,6 +149,12 @@ def split_ranges(table: Table) -> dict[str | None, tuple[int, int]]:
         ranges[split] = (start, low + 1)
         start = low + 1
     return ranges
+
+
+def field_location(table: Table, position: int, column: str) -> Location:
+    """File, line or row, and column of one value."""
+    location = table.location(position)
+    return Location(location.file, location.line, location.row, location.byte, position, column)
 
 
 def nested(row: Row, column: str) -> Any:

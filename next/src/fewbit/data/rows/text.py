@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plain text of a file: unpacked, in UTF-8, lines ended by LF.
 
-Encodings are never guessed from letters: UTF-8, whatever a byte-order mark says, or what the user says. Files that are
-UTF-8 already are read in place, so offsets are those of the file; others are streamed, and copied into the cache once
-somebody wants random access.
+Encodings are never guessed from letters: UTF-8, the encoding of a byte-order mark, or the one the user names. Files
+that are UTF-8 already are read in place, so offsets are those of the file; others are streamed, and copied into the
+cache on the first random access.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class TextFile:
         encoding: `utf-8`, or what it is to be decoded from.
         mark: bytes of the byte-order mark.
         carriage: lines end with CR, and LF does not occur.
-        copied: offsets are those of the copy, because the file is packed or not UTF-8.
     """
 
     files: Files
@@ -77,7 +76,7 @@ class TextFile:
 
     @property
     def copied(self) -> bool:
-        """Whether offsets are those of a plain copy."""
+        """Whether offsets are those of a plain copy, because the file is packed or not UTF-8."""
         return self.packing is not None or self.encoding != "utf-8"
 
     @property
@@ -86,7 +85,7 @@ class TextFile:
         return 0 if self.copied else self.mark
 
     def pieces(self) -> Iterator[bytes]:
-        """The whole text once, a small piece first.
+        """The entire text once, a small piece first.
 
         Raises:
             SampleError: the file cannot be opened, or is damaged from here on.
@@ -146,8 +145,8 @@ def open_text(files: Files, name: str, encoding: str | None = None) -> tuple[Tex
     packing = next((kind for magic, kind in _PACKED if start.startswith(magic)), None)
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     if start and packing != PACKED_SUFFIXES.get(suffix):
-        what = f"compressed with {packing}" if packing else "not compressed"
-        issues.append(Issue(PACKING_MISMATCH, f"{what}, but called {suffix or name}", Location(name)))
+        state = f"compressed with {packing}" if packing else "not compressed"
+        issues.append(Issue(PACKING_MISMATCH, f"{state}, but called {suffix or name}", Location(name)))
     head = b""
     try:
         for piece in _unpacked(files, name, packing):
@@ -157,10 +156,10 @@ def open_text(files: Files, name: str, encoding: str | None = None) -> tuple[Tex
     except SampleError:
         pass  # reported where the text is read
     detected, mark = next(((kind, len(magic)) for magic, kind in _MARKS if head.startswith(magic)), ("utf-8", 0))
-    chosen = _codec(encoding) if encoding else detected
-    if chosen != detected and not (chosen == "utf-16" and detected.startswith("utf-16")):
+    requested = _codec(encoding) if encoding else detected
+    if requested != detected and not (requested == "utf-16" and detected.startswith("utf-16")):
         mark = 0
-    codec = detected if chosen == "utf-16" and mark else chosen
+    codec = detected if requested == "utf-16" and mark else requested
     sample = b"".join(_decoded(iter([head]), codec, mark)) if codec != "utf-8" else head
     return TextFile(files, name, packing, codec, mark, b"\r" in sample[:-1] and b"\n" not in sample), issues
 
@@ -209,8 +208,8 @@ def _read(stream: BinaryIO, name: str) -> Iterator[bytes]:
 def _gzip(stream: BinaryIO, name: str) -> Iterator[bytes]:
     size = FIRST_BLOCK
     try:
-        with gzip.GzipFile(fileobj=stream) as plain:  # goes on over members and zero padding
-            while piece := plain.read(size):
+        with gzip.GzipFile(fileobj=stream) as unpacked:  # reads across members and zero padding
+            while piece := unpacked.read(size):
                 yield piece
                 size = BLOCK
     except (EOFError, OSError, zlib.error) as error:
@@ -219,26 +218,26 @@ def _gzip(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 def _zstd(stream: BinaryIO, name: str) -> Iterator[bytes]:
     decoder: Any = None
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     size, limit = 0, FIRST_BLOCK
     try:
         while packed := stream.read(_FEED):
             while packed:
                 decoder = decoder or zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-                parts.append(decoder.decompress(packed))
-                size += len(parts[-1])
+                pieces.append(decoder.decompress(packed))
+                size += len(pieces[-1])
                 packed = b""
                 if decoder.eof:
                     packed, decoder = decoder.unused_data, None
             if size >= limit:
-                yield b"".join(parts)
-                parts, size, limit = [], 0, BLOCK
+                yield b"".join(pieces)
+                pieces, size, limit = [], 0, BLOCK
     except (zstandard.ZstdError, OSError, MemoryError) as error:
-        if parts:
-            yield b"".join(parts)
+        if pieces:
+            yield b"".join(pieces)
         raise SampleError(Issue(BAD_COMPRESSION, _reason(error), Location(name))) from error
-    if parts:
-        yield b"".join(parts)
+    if pieces:
+        yield b"".join(pieces)
     if decoder is not None:
         raise SampleError(Issue(BAD_COMPRESSION, "the file ends inside a frame", Location(name)))
 

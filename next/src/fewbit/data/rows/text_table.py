@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`TextTable`: the rows of CSV or JSON files, in order of their splits, by position.
 
-The index of byte offsets grows block by block, only as far as somebody has asked for: the first row of a file of any
-size costs one small block. `len` reads everything once.
+The index of byte offsets grows block by block, only as far as needed: the first row of a file of any size costs one
+small block. `len` reads everything once.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Offsets:
     """Byte offsets of rows: in memory, or in a file of the cache folder once there are many."""
 
     def __init__(self) -> None:
-        self._parts: list[np.ndarray] = []
-        self._known = self._map = np.zeros(0, np.int64)
+        self._blocks: list[np.ndarray] = []
+        self._offsets = self._map = np.zeros(0, np.int64)
         self._file: BinaryIO | None = None
         self.count = 0
 
@@ -66,16 +66,16 @@ class Offsets:
         if self._file is None and self.count > IN_MEMORY:
             self._file = _unnamed_file()
             self._file.write(self._joined().tobytes())
-            self._known = np.zeros(0, np.int64)
+            self._offsets = np.zeros(0, np.int64)
         if self._file is not None:
             self._file.write(starts.astype(np.int64).tobytes())
         else:
-            self._parts.append(starts)
+            self._blocks.append(starts)
 
     def span(self, index: int) -> tuple[int, int | None]:
         """Offset of a row, and of the next one if there is one."""
-        known = self._joined() if self._file is None else self._mapped(self._file)
-        return int(known[index]), int(known[index + 1]) if index + 1 < self.count else None
+        offsets = self._joined() if self._file is None else self._mapped(self._file)
+        return int(offsets[index]), int(offsets[index + 1]) if index + 1 < self.count else None
 
     def _mapped(self, file: BinaryIO) -> np.ndarray:
         if len(self._map) != self.count:
@@ -88,19 +88,19 @@ class Offsets:
             self._file.close()  # type: ignore[union-attr]
 
     def _joined(self) -> np.ndarray:
-        if self._parts:
-            self._known = np.concatenate([self._known, *self._parts])
-            self._parts = []
-        return self._known
+        if self._blocks:
+            self._offsets = np.concatenate([self._offsets, *self._blocks])
+            self._blocks = []
+        return self._offsets
 
     def __getstate__(self) -> dict[str, Any]:
         if self._file is None:
-            return {"known": self._joined()}
-        return {"known": np.array(self._mapped(self._file))}
+            return {"offsets": self._joined()}
+        return {"offsets": np.array(self._mapped(self._file))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
-        self.append(state["known"])
+        self.append(state["offsets"])
 
 
 def _unnamed_file() -> BinaryIO:
@@ -128,8 +128,8 @@ class _Recent:
 
 
 @dataclass
-class _Index:
-    """What is known of the rows so far."""
+class _RowIndex:
+    """The index of the rows read so far."""
 
     offsets: Offsets = field(default_factory=Offsets)
     anchors: list[_Anchor] = field(default_factory=list)
@@ -150,7 +150,7 @@ class TextTable:
     def __init__(self, shards: Sequence[Shard], report: DataReport, *, text_only: bool = False):
         self.shards, self.text_only = list(shards), text_only
         self._report = report
-        self._index = _Index()
+        self._index = _RowIndex()
         self._recent = _Recent()
         self._live: Iterator[tuple[int, Block]] | None = None
         self._streams: dict[int, BinaryIO] = {}
@@ -274,12 +274,12 @@ class TextTable:
         return True
 
     def _learn_columns(self, rows: Sequence[Row]) -> None:
-        known = self.shards[0].reader.columns
-        if isinstance(known, list) and not known:
-            known.extend(union(row.keys() for row in rows[:1000])[:1024])
+        columns = self.shards[0].reader.columns
+        if isinstance(columns, list) and not columns:
+            columns.extend(union(row.keys() for row in rows[:1000])[:1024])
 
     def _finish(self) -> None:
-        """Say what is known once everything was read."""
+        """Report what is known only after the last row."""
         ends = [*self._index.first_rows[1:], self._index.offsets.count]
         for shard, first, end in zip(self.shards, self._index.first_rows, ends):
             if first == end:

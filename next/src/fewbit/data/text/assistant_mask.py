@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which characters of a rendered chat are the assistant's.
 
-1. A template with `{% generation %}` says so itself: the tags are replaced by marks, which are then taken out again.
-2. Otherwise a turn stands between what the template makes of the messages before it and of those up to it, as long as
-   each rendering begins like the whole.
+1. A template with `{% generation %}` says so itself: the tags are replaced by markers, which are removed again.
+2. Otherwise a turn is the text between the rendering of the messages before it and of those up to it, as long as each
+   rendering is a prefix of the rendered chat.
 3. Otherwise, if each answer occurs exactly once in the text, that is where it is.
-4. Otherwise there is no mask: an issue, never a mask of zeros, which would train on nothing without a word.
+4. Otherwise there is no mask: an issue, never a mask of zeros, which would silently train on nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def render_chat(
     """The text of a chat by the tokenizer's template, not tokenized.
 
     Raises:
-        SampleError: the template refuses it.
+        SampleError: the template rejects it.
     """
     return _renderer(tokenizer, chat_template, tools, location)(messages)
 
@@ -72,7 +72,7 @@ def answer_spans(
         The text and the spans of its answers; none if the assistant says nothing.
 
     Raises:
-        SampleError: the template refuses the chat, or its answers cannot be found.
+        SampleError: the template rejects the chat, or its answers cannot be found.
     """
     render = _renderer(tokenizer, chat_template, tools, location)
     text = render(messages)
@@ -86,7 +86,7 @@ def answer_spans(
     if spans is None:
         spans = _by_content(messages, answers, text, getattr(tokenizer, "eos_token", None) or "")
     if spans is None:
-        reason = "the template does not render the beginning of a chat like the whole chat"
+        reason = "the template does not render the beginning of a chat like the complete chat"
         raise SampleError(Issue(MASK_UNAVAILABLE, reason, location))
     return text, tuple(spans)
 
@@ -110,22 +110,22 @@ def _marked(render: Render, messages: Sequence[Message], text: str, template: st
         return None
 
     def mark(match: re.Match[str]) -> str:
-        left, end, right = match.groups()
+        trim_before, end, trim_after = match.groups()
         # A block in place of a block keeps Jinja's trimming of white space before and after it.
-        return f"{{%{left} if true %}}{_END if end else _START}{{% endif {right}%}}"
+        return f"{{%{trim_before} if true %}}{_END if end else _START}{{% endif {trim_after}%}}"
 
     try:
         marked = render(messages, _TAG.sub(mark, template))
     except SampleError:
         return None
-    spans, position, plain = [], 0, ""
-    for part in re.split(f"({_START}.*?{_END})", marked, flags=re.DOTALL):
-        if part.startswith(_START):
-            part = part[len(_START) : -len(_END)]
-            spans.append((position, position + len(part)))
-        plain += part
-        position += len(part)
-    return spans if plain == text and spans else None
+    spans, position, unmarked = [], 0, ""
+    for piece in re.split(f"({_START}.*?{_END})", marked, flags=re.DOTALL):
+        if piece.startswith(_START):
+            piece = piece[len(_START) : -len(_END)]
+            spans.append((position, position + len(piece)))
+        unmarked += piece
+        position += len(piece)
+    return spans if unmarked == text and spans else None
 
 
 def _by_prefixes(render: Render, messages: Sequence[Message], answers: list[int], text: str) -> list[Span] | None:
@@ -136,14 +136,14 @@ def _by_prefixes(render: Render, messages: Sequence[Message], answers: list[int]
             before = render(messages[:number], add_generation_prompt=True) if number else ""
             bare = render(messages[:number]) if number else ""
             through = render(messages[: number + 1])
-        except SampleError:  # many templates refuse a chat that begins or ends with some role
+        except SampleError:  # many templates reject a chat that begins or ends with some role
             return None
         if not (text.startswith(through) and through.startswith(before) and len(before) < len(through)):
             return None
         content = text.find(message_text(messages[number].get("content")).strip(), len(before), len(through))
         if content < 0:
             return None
-        # Without a generation prompt, the name of the role stands before the answer.
+        # Without a generation prompt, the role name comes before the answer.
         start = len(before) if before != bare else content
         # White space after the end of the turn belongs to the template; no model has to write it.
         spans.append((start, len(through.rstrip())))
@@ -151,7 +151,7 @@ def _by_prefixes(render: Render, messages: Sequence[Message], answers: list[int]
 
 
 def _by_content(messages: Sequence[Message], answers: list[int], text: str, eos: str) -> list[Span] | None:
-    """Spans where the answers stand word for word, if each occurs once."""
+    """Spans where the answers occur verbatim, if each occurs once."""
     spans, position = [], 0
     for number in answers:
         content = message_text(messages[number].get("content")).strip()

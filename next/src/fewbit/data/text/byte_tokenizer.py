@@ -39,14 +39,14 @@ class ByteTokenizer:
         **_: Any,
     ) -> dict[str, Any]:
         """Encode one text, or several."""
-        one = isinstance(text, str)
-        texts = [str(text) if text_pair is None else f"{text}\n{text_pair}"] if one else list(text)
+        single = isinstance(text, str)
+        texts = [str(text) if text_pair is None else f"{text}\n{text_pair}"] if single else list(text)
         stop = max_length if truncation else None
-        ids = [list(each.encode(errors="replace"))[:stop] for each in texts]
+        ids = [list(line.encode(errors="replace"))[:stop] for line in texts]
         encoding: dict[str, Any] = {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids]}
         if return_offsets_mapping:
-            encoding["offset_mapping"] = [_offsets(each)[:stop] for each in texts]
-        return {name: rows[0] for name, rows in encoding.items()} if one else encoding
+            encoding["offset_mapping"] = [_offsets(line)[:stop] for line in texts]
+        return {name: rows[0] for name, rows in encoding.items()} if single else encoding
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -63,13 +63,13 @@ class ByteTokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, **_: Any) -> str:
         """The text of tokens; invalid UTF-8 becomes U+FFFD."""
         names = {number: name for name, number in SPECIAL_TOKENS.items()}
-        parts: list[bytes] = []
+        pieces: list[bytes] = []
         for number in map(int, ids):
             if number < 256:
-                parts.append(bytes([number]))
+                pieces.append(bytes([number]))
             elif not skip_special_tokens:
-                parts.append(names[number].encode())
-        return b"".join(parts).decode(errors="replace")
+                pieces.append(names[number].encode())
+        return b"".join(pieces).decode(errors="replace")
 
     def get_vocab(self) -> dict[str, int]:
         """The name of every token."""

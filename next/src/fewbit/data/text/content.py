@@ -42,10 +42,10 @@ class Content:
     @property
     def empty(self) -> bool:
         """Whether it says nothing at all."""
-        parts: Iterable[str] = (*self.texts, self.completion or "")
+        texts: Iterable[str] = (*self.texts, self.completion or "")
         if self.messages is not None:
-            parts = (message_text(message.get("content")) for message in self.messages)
-        return not any(part.strip() for part in parts)
+            texts = (message_text(message.get("content")) for message in self.messages)
+        return not any(text.strip() for text in texts)
 
     def as_chat(self) -> Content:
         """A prompt and its completion as two turns; anything else as it is."""
@@ -54,8 +54,8 @@ class Content:
         turns = ({"role": "user", "content": self.texts[0]}, {"role": "assistant", "content": self.completion})
         return Content(messages=turns)
 
-    def plain(self) -> str:
-        """Everything it says, one after the other."""
+    def as_text(self) -> str:
+        """All of its text, joined by line breaks."""
         if self.messages is not None:
             return "\n".join(filter(None, (message_text(message.get("content")) for message in self.messages)))
         if self.completion is not None:
@@ -107,13 +107,13 @@ def messages_of(turns: Sequence[Any]) -> list[Message]:
 
 
 def message_text(content: Any) -> str:
-    """The text of a message, also of one made of parts.
+    """The text of a message, also of one made of content blocks.
 
     >>> message_text([{"type": "image"}, {"type": "text", "text": "What is this?"}])
     'What is this?'
     """
     if isinstance(content, list):
-        return "\n".join(str(part["text"]) for part in content if isinstance(part, Mapping) and part.get("text"))
+        return "\n".join(str(block["text"]) for block in content if isinstance(block, Mapping) and block.get("text"))
     return content if isinstance(content, str) else ""
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts as the inputs of a language model, for calibration and evaluation.
 
-Decoders read running text: texts are drawn over the whole source, joined and cut to one length. Encoders read one text
+Decoders read running text: texts are drawn over the entire source, joined and cut to one length. Encoders read one text
 each. What else the model asks for (masks, positions, an empty cache, decoder tokens) follows from its inputs.
 """
 
@@ -76,10 +76,10 @@ def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | 
     encoded = _encoded(dataset.select(order), encoder, facts)
     sequences = _running(encoded, encoder, max_length) if packed else encoded
     samples, locations = [], []
-    for each, location in sequences:
-        samples.append(inputs(each))
+    for tokens, location in sequences:
+        samples.append(inputs(tokens))
         locations.append(location)
-        facts["tokens"] += len(each.ids)
+        facts["tokens"] += len(tokens.ids)
         if len(samples) == options.get("samples"):
             break
     if not samples:
@@ -87,8 +87,8 @@ def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | 
             f"none of {plural(facts['rows'], 'row')} has any text", code="no-text", where=dataset.report.source,
             expected="rows with text", hint="{text_column=NAME} names the column that holds it",
         )  # fmt: skip
-    how = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": len(samples)}
-    dataset.report.facts["text"] = how | dict(facts)
+    summary = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": len(samples)}
+    dataset.report.facts["text"] = summary | dict(facts)
     return Dataset.of(InputSource(samples, locations, dataset.facts), dataset.report)
 
 
@@ -148,10 +148,10 @@ class _InputMaker:
     """Makes the inputs of one model from tokens."""
 
     def __init__(self, info: ModelInfo, tokenizer: Any, model: LanguageModel):
-        known = info.inputs or (TensorInfo("input_ids", "int64"), TensorInfo("attention_mask", "int64"))
-        self._tensors = {tensor.name: tensor for tensor in known}
+        tensors = info.inputs or (TensorInfo("input_ids", "int64"), TensorInfo("attention_mask", "int64"))
+        self._tensors = {tensor.name: tensor for tensor in tensors}
         self._model, self._pad = model, pad_id(tokenizer)
-        self._left = getattr(tokenizer, "padding_side", "right") == "left"
+        self._pads_left = getattr(tokenizer, "padding_side", "right") == "left"
         self.length = _fixed_length(self._tensors.get("input_ids"))
 
     def __call__(self, encoded: Encoded) -> Sample:
@@ -180,7 +180,7 @@ class _InputMaker:
         return sample | caches | ({} if label is None else {"label": label})
 
     def _padded(self, values: Any, padding: int, value: int) -> np.ndarray:
-        width = (padding, 0) if self._left else (0, padding)
+        width = (padding, 0) if self._pads_left else (0, padding)
         return np.pad(np.asarray(values, np.int64), width, constant_values=value)
 
 
@@ -200,17 +200,17 @@ def _encoded(dataset: Dataset, encoder: TextEncoder, facts: Counter[str]) -> Ite
                 continue
             samples.append(sample if isinstance(sample, Mapping) else _bare(sample))
             locations.append(location)
-        for each, location in zip(encoder.encode_batch(samples, locations), locations):
-            if isinstance(each, Issue):
+        for result, location in zip(encoder.encode_batch(samples, locations), locations):
+            if isinstance(result, Issue):
                 facts["empty"] += 1
-                if report.add(each.type, each.message, location) == "raise":
-                    raise SampleError(each)
+                if report.add(result.type, result.message, location) == "raise":
+                    raise SampleError(result)
                 continue
-            if each.fallback is not None:
+            if result.fallback is not None:
                 facts["template_refused"] += 1
-                report.add(TEMPLATE_FALLBACK, each.fallback, location)
-            facts["truncated"] += bool(each.truncated)
-            yield each, location
+                report.add(TEMPLATE_FALLBACK, result.fallback, location)
+            facts["truncated"] += bool(result.truncated)
+            yield result, location
 
 
 def _bare(sample: Any) -> Sample:
@@ -226,8 +226,8 @@ def _running(
     eos = getattr(encoder.tokenizer, "eos_token_id", None)
 
     def texts() -> Iterator[tuple[Sequence[int], Location]]:
-        for each, location in encoded:
-            ids = each.ids[each.roles != SPECIAL].tolist()
+        for text, location in encoded:
+            ids = text.ids[text.roles != SPECIAL].tolist()
             # A template may end the text itself, with a line break behind the end.
             yield (ids if eos is None or eos in ids[-2:] else [*ids, int(eos)]), location
 
@@ -236,9 +236,9 @@ def _running(
 
 
 def _max_length(options: Mapping[str, Any], inputs: _InputMaker, model: LanguageModel, tokenizer: Any) -> int:
-    wanted = options.get("max_length") or MAX_LENGTH
+    requested = options.get("max_length") or MAX_LENGTH
     limits = (inputs.length, model.positions, max_tokens(tokenizer))
-    return min([int(wanted), *(limit for limit in limits if limit)])
+    return min([int(requested), *(limit for limit in limits if limit)])
 
 
 def _packs(pack: str, model: LanguageModel, info: ModelInfo, tokenizer: Any) -> bool:
@@ -256,9 +256,9 @@ def _packs(pack: str, model: LanguageModel, info: ModelInfo, tokenizer: Any) -> 
 
 
 def _config(info: ModelInfo) -> Mapping[str, Any]:
-    given = info.facts.get("config")
-    if isinstance(given, Mapping):
-        return given
+    config = info.facts.get("config")
+    if isinstance(config, Mapping):
+        return config
     source = Path(info.source)
     folders = [Path(info.tokenizer)] if info.tokenizer else []
     folders += [source] if source.is_dir() else [source.parent] if source.is_file() else []

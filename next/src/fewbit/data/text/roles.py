@@ -43,8 +43,8 @@ def kept_tokens(roles: Roles, max_length: int) -> Ints:
     prompts = text[roles[text] == PROMPT]
     last_turn = prompts[-1] + 1 if len(prompts) else 0  # where the last answer begins
     final, earlier = text[text >= last_turn], text[text < last_turn]
-    left = max(0, room - len(final))
-    return np.sort(np.concatenate([special, earlier[len(earlier) - min(left, len(earlier)) :], final[:room]]))
+    prompt_room = max(0, room - len(final))
+    return np.sort(np.concatenate([special, earlier[len(earlier) - min(prompt_room, len(earlier)) :], final[:room]]))
 
 
 def kept_around(roles: Roles, max_length: int) -> Ints:
@@ -65,7 +65,7 @@ def _room(roles: Roles, max_length: int) -> tuple[Ints, Ints, int]:
     room = max_length - len(special)
     if room <= 0:
         raise UsageError(
-            f"{plural(max_length, 'token')} leave no room for text beside {plural(len(special), 'special token')}",
+            f"{plural(max_length, 'token')} leave no room for text next to {plural(len(special), 'special token')}",
             code="max-length", param="max_length", expected=f"more than {len(special)}",
             hint=f"{{max_length={max(512, 2 * len(special))}}}",
         )  # fmt: skip

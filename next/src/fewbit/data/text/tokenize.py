@@ -49,7 +49,7 @@ class Encoded:
         token_type_ids: 0 and 1 for the texts of a pair.
         answer: first and last token of an answer inside a context.
         truncated: how much of it was cut: nothing, some of the prompt, or some of the answer.
-        fallback: why the chat template was not used, if it refused the sample.
+        fallback: why the chat template was not used, if it rejected the sample.
     """
 
     ids: Ints
@@ -81,7 +81,7 @@ def encode_sample(
         tokenizer: of transformers, or a `ByteTokenizer`.
         sample: with `messages`, a prompt and a completion, `text` and perhaps `label`, `tokens` and `tags`, a question
             in a context, or `input_ids`.
-        max_length: at most this many tokens; see `truncate.py` for what is cut.
+        max_length: at most this many tokens; see `kept_tokens` for what is cut.
         options: of `TextEncoder`.
 
     Raises:
@@ -100,7 +100,7 @@ def encode_sample(
 
 @dataclass(frozen=True)
 class _Rendered:
-    """A text to tokenize, and what stands in it."""
+    """A text to tokenize, and the spans of its answers."""
 
     text: str
     answers: tuple[Span, ...] | None = None  # None: all of it is learned
@@ -144,14 +144,14 @@ class TextEncoder:
         self, samples: Sequence[Mapping[str, Any]], locations: Sequence[Location] = ()
     ) -> list[Encoded | Issue]:
         """Several samples, tokenized together; an issue in place of a sample that cannot be used."""
-        places = [*locations, *[NOWHERE] * (len(samples) - len(locations))]
-        rendered = [self._render(sample, place) for sample, place in zip(samples, places)]
-        tokens = iter(self._tokenize([each for each in rendered if isinstance(each, _Rendered)]))
+        locations = [*locations, *[NOWHERE] * (len(samples) - len(locations))]
+        rendered = [self._render(sample, location) for sample, location in zip(samples, locations)]
+        tokens = iter(self._tokenize([result for result in rendered if isinstance(result, _Rendered)]))
         results = []
-        for sample, each, place in zip(samples, rendered, places):
-            if isinstance(each, _Rendered):
-                each = self._encode(sample, each, *next(tokens), place)
-            results.append(each if isinstance(each, Issue) else self._truncate(each, place))
+        for sample, result, location in zip(samples, rendered, locations):
+            if isinstance(result, _Rendered):
+                result = self._encode(sample, result, *next(tokens), location)
+            results.append(result if isinstance(result, Issue) else self._truncate(result, location))
         return results
 
     @cached_property
@@ -176,61 +176,61 @@ class TextEncoder:
         """Whether chats are rendered by a template."""
         return bool(self._template or getattr(self.tokenizer, "chat_template", None))
 
-    def _render(self, sample: Mapping[str, Any], place: Location) -> _Rendered | Encoded | Issue:
+    def _render(self, sample: Mapping[str, Any], location: Location) -> _Rendered | Encoded | Issue:
         try:
             if "input_ids" in sample:
-                return _tokenized_before(sample, place)
+                return _tokenized_before(sample, location)
             if isinstance(sample.get("question"), str) and isinstance(sample.get("context"), str):
-                return self._question(sample, place)
+                return self._question(sample, location)
             words = sample.get("tokens", sample.get("words"))
             if isinstance(words, list | tuple) and "tags" in sample:
-                return _Rendered(" ".join(map(str, words))) if words else Issue(NO_TEXT, "there are no words", place)
+                return _Rendered(" ".join(map(str, words))) if words else Issue(NO_TEXT, "there are no words", location)
             content = content_of(sample, self._column)
             if content is None or content.empty:
                 fields = ", ".join(sample) or "nothing"
                 reason = "its text is empty" if content is not None else f"no field is text; it has {fields}"
-                return Issue(NO_TEXT, reason, place)
+                return Issue(NO_TEXT, reason, location)
             if len(content.texts) == 2 and not self.causal:
                 return self._pair(sample, *content.texts)
-            return self._rendered(content, place)
+            return self._rendered(content, location)
         except SampleError as error:
             return error.issue
 
-    def _rendered(self, content: Content, place: Location) -> _Rendered | Issue:
+    def _rendered(self, content: Content, location: Location) -> _Rendered | Issue:
         if not self._training and self.has_template:
             content = content.as_chat()
         if content.messages is not None:
-            return self._chat(content, place)
+            return self._chat(content, location)
         if content.completion is None:
             return _Rendered("\n".join(content.texts))
         if self._training and not content.completion.strip():
-            return Issue(NO_TEXT, "the answer is empty", place)
+            return Issue(NO_TEXT, "the answer is empty", location)
         prompt = separated(content.texts[0], content.completion, self._separator)
         return _Rendered(prompt + content.completion, ((len(prompt), len(prompt) + len(content.completion)),))
 
-    def _chat(self, content: Content, place: Location) -> _Rendered | Issue:
+    def _chat(self, content: Content, location: Location) -> _Rendered | Issue:
         messages = content.messages or ()
-        how: dict[str, Any] = {"chat_template": self._template, "tools": content.tools, "location": place}
+        options: dict[str, Any] = {"chat_template": self._template, "tools": content.tools, "location": location}
         if not self.has_template:
             rendered = _role_names(messages)
         elif self._training:
-            rendered = _Rendered(*answer_spans(self.tokenizer, messages, **how), templated=True, ends=False)
+            rendered = _Rendered(*answer_spans(self.tokenizer, messages, **options), templated=True, ends=False)
         else:
             try:
-                return _Rendered(render_chat(self.tokenizer, messages, **how), templated=True, ends=False)
+                return _Rendered(render_chat(self.tokenizer, messages, **options), templated=True, ends=False)
             except SampleError as error:
-                return _Rendered(content.plain(), fallback=error.issue.message)
+                return _Rendered(content.as_text(), fallback=error.issue.message)
         if self._training and not rendered.answers:
-            return Issue(NO_TEXT, "the assistant says nothing", place)
+            return Issue(NO_TEXT, "the assistant says nothing", location)
         return rendered
 
     def _tokenize(self, texts: list[_Rendered]) -> list[tuple[list[int], Sequence[Span]]]:
         if not texts:
             return []
         if not getattr(self.tokenizer, "is_fast", False):
-            return [self._in_pieces(each) for each in texts]
+            return [self._in_pieces(rendered) for rendered in texts]
         encoding = self.tokenizer(
-            [each.text for each in texts], add_special_tokens=False, return_offsets_mapping=True, verbose=False,
+            [rendered.text for rendered in texts], add_special_tokens=False, return_offsets_mapping=True, verbose=False,
             return_attention_mask=False, return_token_type_ids=False,
         )  # fmt: skip
         return list(zip(encoding["input_ids"], encoding["offset_mapping"]))
@@ -247,10 +247,15 @@ class TextEncoder:
         return ids, offsets
 
     def _encode(
-        self, sample: Mapping[str, Any], rendered: _Rendered, ids: list[int], offsets: Sequence[Span], place: Location
+        self,
+        sample: Mapping[str, Any],
+        rendered: _Rendered,
+        ids: list[int],
+        offsets: Sequence[Span],
+        location: Location,
     ) -> Encoded | Issue:
         if not ids:
-            return Issue(NO_TEXT, "its text has no token", place)
+            return Issue(NO_TEXT, "its text has no token", location)
         starts = _starts(rendered.text, offsets)
         if "tags" in sample:
             return self._tagged(sample, ids, offsets)
@@ -318,11 +323,11 @@ class TextEncoder:
         types = (np.arange(len(ids)) >= len(head)).astype(np.int64) if self._typed else np.zeros(len(ids), np.int64)
         return Encoded(ids, roles, target, types)
 
-    def _question(self, sample: Mapping[str, Any], place: Location) -> Encoded | Issue:
-        """A question, and the tokens of the context in which its answer stands."""
-        where = _answer_in_context(sample)
-        if isinstance(where, str) and self._training:
-            return Issue(NO_TEXT, where, place)
+    def _question(self, sample: Mapping[str, Any], location: Location) -> Encoded | Issue:
+        """A question, and the tokens of its answer in the context."""
+        span = _answer_in_context(sample)
+        if isinstance(span, str) and self._training:
+            return Issue(NO_TEXT, span, location)
         question = self._plain_ids(sample["question"])
         encoding = self.tokenizer(
             sample["context"], add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -331,12 +336,12 @@ class TextEncoder:
         start = len(self.special[0]) + len(question) + len(self._separator_ids)
         roles = joined.roles.copy()
         roles[:start] = SPECIAL  # the question is never cut
-        if isinstance(where, str):
+        if isinstance(span, str):
             return replace(joined, roles=roles)
         offsets = np.array(encoding["offset_mapping"], np.int64).reshape(-1, 2)
-        inside = np.flatnonzero((offsets[:, 1] > where[0]) & (offsets[:, 0] < where[1]))
+        inside = np.flatnonzero((offsets[:, 1] > span[0]) & (offsets[:, 0] < span[1]))
         if not len(inside):
-            return Issue(NO_TEXT, "no token of the context belongs to the answer", place)
+            return Issue(NO_TEXT, "no token of the context belongs to the answer", location)
         roles[start + inside] = ANSWER
         types = (np.arange(len(roles)) >= start).astype(np.int64) if self._typed else joined.token_type_ids
         return replace(
@@ -346,30 +351,30 @@ class TextEncoder:
     def _plain_ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _truncate(self, encoded: Encoded, place: Location) -> Encoded | Issue:
+    def _truncate(self, encoded: Encoded, location: Location) -> Encoded | Issue:
         if self.max_length is None:
             return encoded
         if encoded.answer is not None and np.sum(encoded.roles == SPECIAL) >= self.max_length:
-            return Issue(NO_TEXT, f"its question alone has more than {self.max_length} tokens", place)
+            return Issue(NO_TEXT, f"its question alone has more than {self.max_length} tokens", location)
         return truncated(encoded, self.max_length)
 
 
 def truncated(encoded: Encoded, max_length: int) -> Encoded:
-    """At most `max_length` tokens of a sample; which ones, `truncate.py` says."""
+    """At most `max_length` tokens of a sample; see `kept_tokens`."""
     if len(encoded.ids) <= max_length:
         return encoded
     choose = kept_tokens if encoded.answer is None else kept_around
-    kept = choose(encoded.roles, max_length)
-    learned = np.isin(encoded.roles, (ANSWER, CALCULATOR))
-    target = encoded.target[kept] if isinstance(encoded.target, np.ndarray) else encoded.target
-    types = None if encoded.token_type_ids is None else encoded.token_type_ids[kept]
+    positions = choose(encoded.roles, max_length)
+    learned = encoded.supervised
+    target = encoded.target[positions] if isinstance(encoded.target, np.ndarray) else encoded.target
+    types = None if encoded.token_type_ids is None else encoded.token_type_ids[positions]
     answer = encoded.answer
     if answer is not None:
-        first, last = (min(int(np.searchsorted(kept, position)), len(kept) - 1) for position in answer)
+        first, last = (min(int(np.searchsorted(positions, position)), len(positions) - 1) for position in answer)
         answer = first, last
     return replace(
-        encoded, ids=encoded.ids[kept], roles=encoded.roles[kept], target=target, token_type_ids=types, answer=answer,
-        truncated="answer" if learned[kept].sum() < learned.sum() else "prompt",
+        encoded, ids=encoded.ids[positions], roles=encoded.roles[positions], target=target, token_type_ids=types,
+        answer=answer, truncated="answer" if learned[positions].sum() < learned.sum() else "prompt",
     )  # fmt: skip
 
 
@@ -405,35 +410,35 @@ def _role_names(messages: Sequence[Mapping[str, Any]]) -> _Rendered:
     return _Rendered(text.removesuffix("\n"), tuple(answers), ends=ends)
 
 
-def _tokenized_before(sample: Mapping[str, Any], place: Location) -> Encoded | Issue:
+def _tokenized_before(sample: Mapping[str, Any], location: Location) -> Encoded | Issue:
     ids = np.asarray(sample["input_ids"])
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
-        return Issue(NO_TEXT, f"input_ids of shape {list(ids.shape)} and type {ids.dtype}", place)
+        return Issue(NO_TEXT, f"input_ids of shape {list(ids.shape)} and type {ids.dtype}", location)
     labels, types = sample.get("labels"), sample.get("token_type_ids")
     target = None if labels is None else int(labels) if np.ndim(labels) == 0 else np.asarray(labels, np.int64)
     types = None if types is None else np.asarray(types, np.int64)
     for name, values in (("labels", target), ("token_type_ids", types)):
         if isinstance(values, np.ndarray) and values.shape != ids.shape:
-            return Issue(NO_TEXT, f"{name} has {values.size:,} entries for {len(ids):,} tokens", place)
+            return Issue(NO_TEXT, f"{name} has {values.size:,} entries for {len(ids):,} tokens", location)
     return Encoded(ids.astype(np.int64), _all(ids, ANSWER), target, types)
 
 
 def _answer_in_context(sample: Mapping[str, Any]) -> Span | str:
-    """Where the answer stands in the context, or why it does not."""
+    """The span of the answer in the context, or the reason why there is none."""
     answers = sample.get("answers", sample.get("answer"))
     if isinstance(answers, Mapping):
         texts, starts = list(answers.get("text") or ()), list(answers.get("answer_start") or ())
     elif isinstance(answers, list | tuple):
-        mappings = [each for each in answers if isinstance(each, Mapping)]
-        texts = [each.get("text") for each in mappings] or list(answers)
-        starts = [each.get("answer_start") for each in mappings]
+        mappings = [entry for entry in answers if isinstance(entry, Mapping)]
+        texts = [entry.get("text") for entry in mappings] or list(answers)
+        starts = [entry.get("answer_start") for entry in mappings]
     else:
         texts, starts = ([answers] if answers else []), []
     if not texts or not isinstance(texts[0], str) or not texts[0]:
         return "there is no answer"
     start = sample["context"].find(texts[0]) if not starts or starts[0] is None else int(starts[0])
     if start < 0 or sample["context"][start : start + len(texts[0])] != texts[0]:
-        return f"the answer {texts[0][:40]!r} does not stand in the context at character {start}"
+        return f"the answer {texts[0][:40]!r} is not in the context at character {start}"
     return start, start + len(texts[0])
 
 

@@ -85,23 +85,23 @@ def max_tokens(tokenizer: Any) -> int | None:
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special tokens a tokenizer puts before and after a text, found by encoding one with and without them."""
-    with_special, plain = (_ids(tokenizer, "a", add_special_tokens=add) for add in (True, False))
-    for start in range(len(with_special) - len(plain) + 1):
-        if with_special[start : start + len(plain)] == plain:
-            return with_special[:start], with_special[start + len(plain) :]
+    with_special, bare = (_ids(tokenizer, "a", add_special_tokens=add) for add in (True, False))
+    for start in range(len(with_special) - len(bare) + 1):
+        if with_special[start : start + len(bare)] == bare:
+            return with_special[:start], with_special[start + len(bare) :]
     return [], []
 
 
 def separator_tokens(tokenizer: Any) -> list[int]:
-    """What stands between the two texts of a pair, such as RoBERTa's `</s></s>`; a line break if nothing does."""
+    """The tokens between the two texts of a pair, such as RoBERTa's `</s></s>`; a line break if there are none."""
     before, after = special_tokens(tokenizer)
-    plain = _ids(tokenizer, "a", add_special_tokens=False)
+    bare = _ids(tokenizer, "a", add_special_tokens=False)
     try:
         pair = list(tokenizer("a", "a", verbose=False)["input_ids"])
     except TypeError:  # takes one text only
         pair = []
-    start, end = len(before) + len(plain), len(pair) - len(after) - len(plain)
-    if start < end and pair[:start] == before + plain and pair[end : end + len(plain)] == plain:
+    start, end = len(before) + len(bare), len(pair) - len(after) - len(bare)
+    if start < end and pair[:start] == before + bare and pair[end : end + len(bare)] == bare:
         return pair[start:end]
     return _ids(tokenizer, "\n", add_special_tokens=False)
 
@@ -114,8 +114,8 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     else:
         rules = repr(sorted(tokenizer.get_vocab().items())) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
     names = ("bos_token", "eos_token", "pad_token", "chat_template", "model_max_length")
-    parts = [type(tokenizer).__name__, rules, *(repr(getattr(tokenizer, name, None)) for name in names)]
-    return hashlib.sha256("\0".join(parts).encode(errors="backslashreplace")).hexdigest()[:16]
+    inputs = [type(tokenizer).__name__, rules, *(repr(getattr(tokenizer, name, None)) for name in names)]
+    return hashlib.sha256("\0".join(inputs).encode(errors="backslashreplace")).hexdigest()[:16]
 
 
 def _ids(tokenizer: Any, text: str, **options: Any) -> list[int]:

@@ -23,7 +23,7 @@ _ULTRALYTICS_TASKS = {"detect": "object-detection", "segment": "segmentation", "
 
 
 @dataclass(frozen=True)
-class Companions:
+class SidecarFiles:
     """What the files next to a model say."""
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
@@ -32,24 +32,25 @@ class Companions:
     tokenizer: str | None = None
 
 
-def find_companions(path: Path) -> Companions:
+def read_sidecar_files(path: Path) -> SidecarFiles:
     """Read what lies next to a model file, or in a model folder; damaged files count as absent.
 
     Args:
         path: the model's file or folder.
     """
     folder = (path if path.is_dir() else path.parent).absolute()
-    own = [] if path.is_dir() else [folder / f"{path.stem}.preprocessing.json"]
     folders = [folder, folder.parent] if folder.name == "onnx" else [folder]
     tokenizer = _tokenizer(path)
-    for file in [*own, *(place / "preprocessing.json" for place in folders)]:
+    candidates = [] if path.is_dir() else [folder / f"{path.stem}.preprocessing.json"]
+    candidates += [parent / "preprocessing.json" for parent in folders]
+    for file in candidates:
         if content := read_json(file):
             labels = as_labels(content.pop("labels", None))
-            return Companions(content, file.name, labels, tokenizer)
-    for place in folders:
-        if (content := read_json(place / "preprocessor_config.json")) and (settings := _from_processor(content)):
-            return Companions(settings, "preprocessor_config.json", None, tokenizer)
-    return Companions(tokenizer=tokenizer)
+            return SidecarFiles(content, file.name, labels, tokenizer)
+    for parent in folders:
+        if (content := read_json(parent / "preprocessor_config.json")) and (settings := _from_processor(content)):
+            return SidecarFiles(settings, "preprocessor_config.json", None, tokenizer)
+    return SidecarFiles(tokenizer=tokenizer)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def as_labels(value: Any) -> tuple[str, ...] | None:
         parsed = parse_text(value)
         if isinstance(parsed, str):
             separator = "\n" if "\n" in parsed.strip() else ","
-            parsed = [part.strip() for part in parsed.strip().split(separator)]
+            parsed = [label.strip() for label in parsed.strip().split(separator)]
         value = parsed
     if isinstance(value, Mapping):
         try:
@@ -155,8 +156,8 @@ def from_metadata(metadata: Mapping[str, str]) -> tuple[dict[str, Any], tuple[st
     std = next((numbers_in(keys[key]) for key in ("std", "image_std", "scale_values") if key in keys), None)
     settings |= on_unit_scale(mean, std)
     if "ultralytics" in keys.get("author", "").lower() and "mean" not in settings:
-        whole_image = task != "image-classification"
-        settings |= {"preprocess": "yolo"} if whole_image else {"resize": "crop", "mean": (0.0,), "std": (1.0,)}
+        letterboxed = task != "image-classification"
+        settings |= {"preprocess": "yolo"} if letterboxed else {"resize": "crop", "mean": (0.0,), "std": (1.0,)}
     return settings, labels, task
 
 
