@@ -28,7 +28,7 @@ def split_of_folder(name: str) -> Split | None:
 def split_of_file(name: str) -> Split | None:
     """The split a file is named after, by whole words; `None` if it names none or several.
 
-    >>> [split_of_file(name) for name in ("train-00001-of-00003.jsonl", "wiki.valid.txt", "latest.csv", "train_val.csv")]
+    >>> [split_of_file(name) for name in ("train-00001-of-3.jsonl", "wiki.valid.txt", "latest.csv", "train_val.csv")]
     ['train', 'val', None, None]
     """
     words = re.split(r"[^a-z]+", name.rpartition("/")[2].lower())
