@@ -112,3 +112,9 @@ def test_the_same_bytes_twice(fewbit, tiny_onnx, npz_folder, tmp_path):
     for name in ("a", "b"):
         fewbit("quantize", tiny_onnx, "--data", npz_folder, "--preset", "w8a16", "-o", f"{name}.onnx")
     assert digest(tmp_path / "a.onnx") == digest(tmp_path / "b.onnx")
+
+
+def test_a_model_that_can_only_be_inspected_is_a_typed_error(fewbit, tmp_path):
+    (tmp_path / "model.xml").write_text("<net/>")
+    code, _, err = fewbit("quantize", "model.xml", "--preset", "w8a16")
+    assert code == 3 and "not loaded yet" in err and "backend-not-built" in err

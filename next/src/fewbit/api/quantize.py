@@ -12,6 +12,7 @@ from fewbit.api.data import DataOptions, reading_options
 from fewbit.api.options import checked
 from fewbit.backends import find_backend
 from fewbit.backends._base import Backend, Model
+from fewbit.backends._headers import not_built
 from fewbit.data.dataset import LEAST_TO_HOLD_OUT, Dataset
 from fewbit.data.inputs import InputAdapter
 from fewbit.data.opening import open_source
@@ -66,6 +67,8 @@ def quantize(
     run = Run(make_progress(progress))
     try:
         backend = find_backend(model)
+        if not backend.edits:
+            raise not_built(backend.name, model)
         runtime = registry.get("targets", target or backend.target, param="target")
         chosen = runtime.resolve(preset)
         path = None if output is None else Path(output)
