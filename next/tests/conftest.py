@@ -53,3 +53,9 @@ def fewbit(capsys, tmp_path, monkeypatch):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def fewbit_command(fewbit):
+    """The command line under another name, where the package itself is imported as `fewbit`."""
+    return fewbit

@@ -175,3 +175,31 @@ def test_opening_a_table_does_not_read_it_all(tmp_path, monkeypatch):
     dataset = fewbit.open_dataset(path)
     assert dataset[0]["text"] == "a"
     assert sum(amounts) < path.stat().st_size / 2, sum(amounts)
+
+
+def test_a_repaired_copy_leaves_damaged_rows_out_and_is_checked(tmp_path, fewbit_command):
+    (tmp_path / "ragged.csv").write_text("text,size\n" + "".join(f"row {n},{n}\n" for n in range(40)) + "short\n")
+    code, out, err = fewbit_command("check", tmp_path / "ragged.csv", "--fix", "-o", tmp_path / "repaired")
+    assert code == 0 and "check of the copy: OK" in out, out + err
+    assert len(fewbit.open_dataset(tmp_path / "repaired")) == 40
+
+
+def test_an_unknown_issue_code_is_an_error(tmp_path):
+    member = registry.get("data_formats", "image_folder")
+    path = member.example(tmp_path / "images")
+    with pytest.raises(fewbit.UsageError, match="image-truncated"):
+        fewbit.open_dataset(path, on_error={"image-trunc": "drop"})
+
+
+def test_a_sampled_check_says_so(tmp_path):
+    member = registry.get("data_formats", "image_folder")
+    report = fewbit.check_dataset(member.example(tmp_path / "images"), samples=4)
+    assert "in 4 of 12 images" in str(report)
+
+
+def test_a_quick_check_says_so_and_an_empty_path_is_an_error(tmp_path):
+    member = registry.get("data_formats", "image_folder")
+    report = fewbit.check_dataset(member.example(tmp_path / "images"), quick=True)
+    assert "names, sizes and headers only" in str(report)
+    with pytest.raises(fewbit.DataError, match="no file or folder"):
+        fewbit.check_dataset("")

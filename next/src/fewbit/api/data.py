@@ -100,12 +100,12 @@ def fix_dataset(data: Any, output: str | Path, **options: Unpack[DataOptions]) -
         options: see `DataOptions`.
 
     Returns:
-        The report of the original; `facts["changes"]` says what was changed in the copy.
+        The report of the original; `facts["changes"]` says what was changed, `facts["copy"]` is the report of the copy.
     """
     from fewbit import registry
 
     given = options.get("on_error")
-    policy: dict[str, Action] = {"*": "repair"}
+    policy: dict[str, Action] = {"*": "repair", "**": "drop"}
     policy |= given if isinstance(given, Mapping) else {}
     reading = reading_options(options) | {"on_error": policy, "depth": "full"}
     source, report = scan_source(data, **reading)
@@ -119,6 +119,8 @@ def fix_dataset(data: Any, output: str | Path, **options: Unpack[DataOptions]) -
     inputs = [Path(data)] if isinstance(data, str | Path) and Path(data).exists() else []
     with open_output(Path(output), inputs=inputs, is_file=False) as folder:
         report.facts["changes"] = format.write(source, folder.work)
+    settings = reading_options(options) | {"data_format": report.data_format, "depth": "full"}
+    report.facts["copy"] = scan_source(str(output), **settings)[1]
     return report
 
 
@@ -129,9 +131,12 @@ def _scan(
     depth = "index" if quick or count is not None else "full"
     source, report = scan_source(data, **reading_options(options) | {"depth": depth})
     report.facts.setdefault("samples", len(source))
+    if quick:
+        report.facts["quick"] = True
     dataset = Dataset.of(source, report, transform=user_transform(options.get("transform")))
     if count is not None:
         dataset = dataset.subset(count, options.get("seed", 0))
+        report.facts["checked"] = len(dataset)
         for index in range(len(dataset)):
             try:
                 dataset[index]

@@ -18,7 +18,7 @@ _DATA = (
 def run(values: dict[str, Any], surface: Surface) -> int:
     """Check a dataset, or write a repaired copy with `--fix`; exit code 1 if there is something to correct."""
     from fewbit.api.data import check_dataset, fix_dataset
-    from fewbit.data.report_text import report_dict, report_text
+    from fewbit.data.report_text import report_dict, report_text, verdict_line
 
     options = {name: values[name] for name in _DATA if name in values["given"]}
     if values["fix"] and not values["output"]:
@@ -33,7 +33,8 @@ def run(values: dict[str, Any], surface: Surface) -> int:
             values["data"], model=values["model"], quick=values["quick"], purpose=values["purpose"],
             progress=surface.progress(), **options,
         )  # fmt: skip
-    code = 0 if report.ok or values["fix"] else 1
+    judged = report.facts["copy"] if values["fix"] else report
+    code = 0 if judged.ok else 1
     if surface.json:
         surface.print_json(surface.document(code, output=values["output"], record=report_dict(report)))
         return code
@@ -43,4 +44,5 @@ def run(values: dict[str, Any], surface: Surface) -> int:
         changes = report.facts["changes"]
         shown = [f"  {change}" for change in changes[: values["show"] or None]]
         surface.print("\n".join([*shown, f"repaired copy in {values['output']}: {plural(len(changes), 'change')}"]))
+        surface.print(f"  check of the copy: {verdict_line(judged)}")
     return code

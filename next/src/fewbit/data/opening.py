@@ -70,6 +70,7 @@ def scan_source(
     depth: Depth = "index",
 ) -> tuple[Source, DataReport]:
     """The same without raising for issues: `check` shows them all."""
+    _check_codes(on_error)
     report = DataReport(on_error=on_error)
     options = dict(data_option or {})
     options |= {name: value for name, value in (("task", task), ("split", split)) if value is not None}
@@ -100,7 +101,7 @@ def locate(data: str, report: DataReport) -> Files:
     if remote.is_url(data):
         return remote.open_url(data, report)
     path = Path(data).expanduser()
-    if not _exists(path):
+    if not data.strip() or not _exists(path):  # an empty text would mean the current folder
         if "{" in path.name and _exists(path.parent):
             shards = archives.listed_files(Folder(path.parent), path.name, data, report)
             if shards is not None:
@@ -199,6 +200,22 @@ def _scan_object(data: Any, report: DataReport, options: Mapping[str, Any], dept
     count_samples(source, report)
     report.complete = True
     return source, report
+
+
+def _check_codes(on_error: Action | Mapping[str, Action] | None) -> None:
+    """Refuse actions for issue codes that do not exist: a typing error would protect from nothing."""
+    if not isinstance(on_error, Mapping) or set(on_error) <= {"*", "**"}:
+        return
+    from fewbit.data.issues import issue_types
+
+    codes = {kind.code for kinds in issue_types().values() for kind in kinds}
+    for code in on_error:
+        if code not in codes and code not in ("*", "**"):
+            raise UsageError(
+                f"no issue has the code {code!r}", code="issue-unknown", param="on_error",
+                expected=", ".join(nearest(code, codes)) or "a code of docs/issues.md",
+                hint="`fewbit list issues` lists all",
+            )  # fmt: skip
 
 
 def _check_options(format: Format, options: Mapping[str, Any]) -> None:

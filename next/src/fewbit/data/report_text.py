@@ -40,7 +40,7 @@ def report_dict(report: DataReport) -> dict[str, Any]:
         {
             "code": issue.code,
             "severity": str(issue.severity),
-            "message": issue.message,
+            "message": render(issue.message, "cli"),
             "location": {
                 name: value
                 for name in ("file", "line", "row", "byte", "index", "field")
@@ -51,8 +51,9 @@ def report_dict(report: DataReport) -> dict[str, Any]:
         for issue in report.issues
     ]
     return {
-        "source": report.source, "format": report.data_format, "ok": report.ok, "complete": report.complete,
-        "facts": {key: value for key, value in report.facts.items() if not key.startswith("_")},
+        "source": report.source, "format": report.data_format, "ok": report.ok,
+        "complete": report.complete and not {"checked", "quick"} & set(report.facts),
+        "facts": {key: report_dict(value) if key == "copy" else value for key, value in report.facts.items()},
         "counts": dict(report.counts), "issues": issues,
     }  # fmt: skip
 
@@ -65,6 +66,10 @@ def verdict_line(report: DataReport) -> str:
     parts = [plural(count, str(severity)) for severity, count in counts.items() if count]
     samples = report.facts.get("samples")
     where = "" if samples is None else f" in {plural(samples, _unit(report))}"
+    if (checked := report.facts.get("checked")) is not None:
+        where = f" in {checked:,} of {plural(samples or 0, _unit(report))}"
+    if report.facts.get("quick"):
+        where += " (names, sizes and headers only)"
     label = "OK" if report.ok else "NOT READY" if report.complete else "NOT COMPLETE"
     return f"{label}  {', '.join(parts) or 'no issues'}{where}"
 
@@ -107,7 +112,8 @@ def _issue(report: DataReport, kind: IssueType, interface: Interface, show: int)
     issues = [issue for issue in report.issues if issue.code == kind.code]
     for issue in issues[: show or None]:
         where = str(issue.location)
-        yield f"  {where}  {issue.message}" if where else f"  {issue.message}"
+        message = render(issue.message, interface)
+        yield f"  {where}  {message}" if where else f"  {message}"
     if show and count > show:
         yield f"  ... and {count - show:,} more"
     if kind.severity is not Severity.NOTE:

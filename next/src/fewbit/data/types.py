@@ -125,7 +125,8 @@ class DataReport:
     Args:
         source: the dataset as the user named it.
         data_format: the format it was read as.
-        on_error: the user's choice: one action for all, or by code with `*` for the rest.
+        on_error: the user's choice: one action for all, or by code with `*` for the rest and `**` for those that do not
+            allow what `*` says.
         issues: at most `MOST_ISSUES` per code, in the order they were found.
         counts: by code, exact.
         facts: samples, classes, splits, columns, sizes: what the summary prints.
@@ -175,7 +176,9 @@ class DataReport:
         if chosen is None:
             return kind.on_error
         if not isinstance(given, Mapping) or kind.code not in given:  # a word for all: only where it makes sense
-            return chosen if chosen in (*kind.actions, kind.on_error) else kind.on_error
+            fallback = given.get("**") if isinstance(given, Mapping) else None
+            allowed = (*kind.actions, kind.on_error)
+            return next((action for action in (chosen, fallback) if action in allowed), kind.on_error)
         return chosen
 
     def _of(self, severity: Severity) -> list[Issue]:
@@ -206,6 +209,12 @@ class DataReport:
     def raising(self) -> list[Issue]:
         """The issues that stop a reader."""
         return [issue for issue in self.issues if self.action(issue.type) == "raise"]
+
+    def __str__(self) -> str:
+        """The report as `fewbit check` prints it."""
+        from fewbit.data.report_text import report_text
+
+        return report_text(self)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(self._of(severity))} {severity}s" for severity in Severity if self._of(severity))
