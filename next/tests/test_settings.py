@@ -79,6 +79,7 @@ def test_files(tmp_path):
         ("- 1", "expected names and values"),
         ("a: &x 1\nb: *x", "aliases"),
         ("[" * 20_000, "deep|expected"),
+        ("a: 1\nb: {c: 1, c: 2}", "line 2: 'c' is there twice"),
     ],
 )
 def test_hostile_texts_are_typed_errors(text, message):

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+_MOST_LABELS, _MOST_TEXT = 1_000_000, 16 << 20
 Dim = int | str | None
 """A size, the name of a free axis, or `None` for a free axis without a name."""
 
@@ -70,3 +73,44 @@ class ModelInfo:
     quantized: str | None = None
     vocabulary: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def as_labels(value: Any) -> tuple[str, ...] | None:
+    """Class names from a list, a mapping of numbers to names, or a text that holds one of these.
+
+    >>> as_labels("{0: 'cat', 1: 'dog'}"), as_labels(["a", "b"]), as_labels({"1": "b", "0": "a"}), as_labels("cat,dog")
+    (('cat', 'dog'), ('a', 'b'), ('a', 'b'), ('cat', 'dog'))
+    """
+    if isinstance(value, str):
+        parsed = parse_text(value)
+        if isinstance(parsed, str):
+            separator = "\n" if "\n" in parsed.strip() else ","
+            parsed = [label.strip() for label in parsed.strip().split(separator)]
+        value = parsed
+    if isinstance(value, Mapping):
+        try:
+            numbered = {int(key): str(name) for key, name in value.items()}
+        except (TypeError, ValueError):
+            return None
+        if sorted(numbered) != list(range(len(numbered))):
+            return None
+        value = [numbered[index] for index in range(len(numbered))]
+    if not isinstance(value, Sequence) or not 0 < len(value) <= _MOST_LABELS:
+        return None
+    labels = tuple(str(name) for name in value)
+    generic = all(name == f"LABEL_{index}" for index, name in enumerate(labels))
+    return None if generic or not all(labels) else labels
+
+
+def parse_text(text: str) -> Any:
+    """A number, list or dict written as JSON or as Python's repr; otherwise the text itself."""
+    if len(text) > _MOST_TEXT:
+        return ""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text

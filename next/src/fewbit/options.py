@@ -46,7 +46,7 @@ class Option:
         commands: which take it.
         default: in Python and on the command line.
         defaults: where a command has another one.
-        choices: the values of a `choice`.
+        choices: the values of a `choice`, or the names of a `text` that may also be a `.json` file.
         short: a one-letter flag.
         repeatable: may be given several times.
         common: shown by `-h`.
@@ -165,9 +165,9 @@ OPTIONS = (
     # Images
     Option("preprocess", "Images", "text", "NAME",
            "Image preprocessing: auto, imagenet, clip, yolo, none, or a .json file.", _DATA, default="auto",
-           common=True),
+           choices=("auto", "imagenet", "clip", "yolo", "none"), common=True),
     Option("image_size", "Images", "size", "SIZE", "Height and width: 224 or 480x640.", _DATA, common=True),
-    Option("resize", "Images", "choice", "", "How to reach the image size.", _DATA, default="crop",
+    Option("resize", "Images", "choice", "", "How to reach the image size; crop by default.", _DATA,
            choices=("crop", "stretch", "pad")),
     Option("mean", "Images", "numbers", "R,G,B", "Mean per channel, on the 0..1 scale.", _DATA),
     Option("std", "Images", "numbers", "R,G,B", "Standard deviation per channel, on the 0..1 scale.", _DATA),
@@ -236,7 +236,7 @@ OPTIONS = (
     Option("format", "Output", "list", "NAME", "File format to write (see: fewbit list formats). Repeatable.",
            (*_COMPRESS, "finetune", "export"), default=(), repeatable=True, common=True),
     Option("overwrite", "Output", "flag", "", "Replace an earlier result at the output path.",
-           tuple(name for name in (*_WORK, "statistics") if name != "check"), default=False),
+           (*_WORK, "statistics"), default=False),
     Option("fix", "Output", "flag", "", "Write a repaired copy to --output.", ("check",), default=False, python=False),
     Option("show", "Output", "integer", "N", "Locations to print per issue; 0 for all.", ("check",), default=5,
            python=False, minimum=0),
@@ -321,7 +321,7 @@ def check(option: Option, value: Any) -> Any:
     if option.kind == "size" and isinstance(value, tuple | list) and len(value) == 2:
         return tuple(value)
     if option.kind == "numbers":
-        return _numbers(option, [value] if isinstance(value, int | float) else list(value))
+        return _numbers(option, [value] if isinstance(value, int | float) else list(value), value)
     if option.kind in ("integer", "number") and isinstance(value, int | float) and not isinstance(value, bool):
         return _bounded(option, value, str(value))
     if option.kind in ("integer", "number", "choice", "size"):
@@ -338,11 +338,10 @@ def _one(option: Option, text: str) -> Any:
         except ValueError:
             raise _wrong(option, text, _expected(option)) from None
         return _bounded(option, number, text)
-    if option.kind == "choice":
-        value = text.lower()
-        if value not in option.choices:
-            raise _wrong(option, text, ", ".join(nearest(text, option.choices) or option.choices))
-        return value
+    if option.choices and not (option.kind == "text" and text.lower().endswith(".json")):
+        if text.lower() not in option.choices:
+            raise _wrong(option, text, _expected(option))
+        return text.lower()
     if option.kind == "size":
         match = re.fullmatch(r"(\d+)|(\d*)x(\d*)", text.lower())
         if match is None or text.lower() == "x" or "0" in re.split("x", text.lower()):
@@ -351,9 +350,9 @@ def _one(option: Option, text: str) -> Any:
             return int(match[1]), int(match[1])
         return int(match[2]) if match[2] else None, int(match[3]) if match[3] else None
     if option.kind == "numbers":
-        return _numbers(option, text.split(","))
+        return _numbers(option, text.split(","), text)
     if option.kind == "name":
-        return text.lower()
+        return text if ".py:" in text else text.lower()
     if option.kind == "function" and not re.fullmatch(r".+\.py:\w+", text):
         raise _wrong(option, text, "FILE.py:FN, a Python file and a function in it")
     if option.kind == "drop" and not re.fullmatch(r"\d+(\.\d+)?%?", text):
@@ -369,13 +368,13 @@ def _bounded(option: Option, number: Any, text: str) -> Any:
     return number
 
 
-def _numbers(option: Option, items: Sequence[Any]) -> tuple[float, ...]:
+def _numbers(option: Option, items: Sequence[Any], value: Any) -> tuple[float, ...]:
     try:
         numbers = tuple(float(item) for item in items)
     except (TypeError, ValueError):
-        raise _wrong(option, items, "numbers separated by commas") from None
+        raise _wrong(option, value, "numbers separated by commas") from None
     if len(numbers) not in (1, 3) or (option.name == "std" and min(numbers) <= 0):
-        raise _wrong(option, items, "one number, or three: red, green, blue" + "; above 0" * (option.name == "std"))
+        raise _wrong(option, value, "one number, or three: red, green, blue" + "; above 0" * (option.name == "std"))
     return numbers
 
 
@@ -404,18 +403,24 @@ def _actions(option: Option, texts: Sequence[str]) -> Any:
 
 def _expected(option: Option) -> str:
     if option.choices:
-        return ", ".join(option.choices)
+        return ", ".join(option.choices) + (", or a .json file" if option.kind == "text" else "")
     if option.kind == "size":
         return "a size in pixels: 224, 480x640 (height x width), 48x or x320"
     noun = {"integer": "a whole number", "number": "a number"}[option.kind]
     return noun if option.minimum is None else f"{noun} from {option.minimum:g} up"
 
 
+_EXAMPLES = {"size": "224", "numbers": "0.5", "number": "1", "drop": "1%", "function": "FILE.py:FN", "actions": "drop"}
+
+
 def _wrong(option: Option, value: Any, expected: str) -> UsageError:
+    """A value that cannot be read, with one that can."""
+    example = _EXAMPLES.get(option.kind, option.value)
+    if option.choices:
+        example = (nearest(str(value), option.choices) or option.choices)[0]
+    elif option.kind == "integer":
+        example = str(option.default or max(int(option.minimum or 1), 1))
     return UsageError(
-        f"{value!r} is not a value of {{{option.name}}}",
-        code="option-value",
-        param=option.name,
-        expected=expected,
-        hint=option.help[0].lower() + option.help[1:],
-    )
+        f"{value!r} is not a value of {{{option.name}}}", code="option-value", param=option.name, expected=expected,
+        hint=f"{{{option.name}={example}}}",
+    )  # fmt: skip

@@ -18,6 +18,8 @@ from typing import IO
 from fewbit.errors import FewbitError, ResourceError, UsageError
 
 RECORD = "record.json"
+COPY_RECORD = ".fewbit-copy.json"
+"""In a repaired copy of a dataset, where a visible file would be taken for data."""
 _LOCK = ".lock"
 
 
@@ -35,6 +37,16 @@ class Output:
     def companion(self, name: str) -> str:
         """The name of a file next to the result: `record.json`, or `small.record.json` next to `small.onnx`."""
         return f"{self.path.stem}.{name}" if self.is_file else name
+
+    def clear(self) -> bool:
+        """Remove what an interrupted run left; returns whether there was something."""
+        leftovers = [entry for entry in self.work.iterdir() if entry.name != _LOCK]
+        for entry in leftovers:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        return bool(leftovers)
 
 
 def check_output(path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is_file: bool) -> None:
@@ -196,7 +208,9 @@ def _acquire(work: Path) -> IO[str]:
 
 
 def _is_ours(path: Path, *, is_file: bool) -> bool:
-    return path.with_name(f"{path.stem}.{RECORD}").is_file() if is_file else (path / RECORD).is_file()
+    if is_file:
+        return path.with_name(f"{path.stem}.{RECORD}").is_file()
+    return any((path / name).is_file() for name in (RECORD, COPY_RECORD))
 
 
 def _real(path: Path) -> Path:

@@ -86,7 +86,7 @@ def test_mistakes_are_reported_before_anything_is_written(fewbit, model, data, t
         ([model, "--data", data, "-o", data / "inside"], "lies inside"),
         ([model, "--data", data, "-o", "out", "--names", "a,b"], "2 names (a, b) for 1 input (features)"),
         ([model, "--data", data, "-o", "out", "--names", "missing.onnx"], "there is no model"),
-        ([model, "--data", data, "-o", "out", "--factory", "net.py:build"], "MODEL is the function itself"),
+        ([model, "--data", data, "-o", "out", "--factory", "net.py:build"], "has no --factory yet"),
     ):
         code, _, err = fewbit("capture", *words)
         assert code in (2, 3) and text in err, err
@@ -110,3 +110,11 @@ def test_a_damaged_sample_can_be_dropped(fewbit, model, data, tmp_path):
     assert code == 3 and "05.npz" in err
     code, out, err = fewbit("capture", model, "--data", data, "-o", "out", "--on-error", "drop")
     assert code == 0 and "11 samples" in out, err
+
+
+def test_a_model_that_fails_is_no_bug_of_fewbit(fewbit, model, tmp_path):
+    (tmp_path / "wide").mkdir()
+    np.savez(tmp_path / "wide" / "a.npz", features=np.ones(9, np.float32))
+    code, _, err = fewbit("capture", model, "--data", "wide", "-o", "out")
+    assert code == 3 and "[model-failed]" in err and "a.npz, given features [1, 9]" in err
+    assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import random
+import shutil
 import struct
 import tarfile
 import threading
@@ -16,10 +17,10 @@ import pytest
 import zstandard
 
 from fewbit.data import members
-from fewbit.data.archives import TarFiles, ZipFiles, expand_braces, open_archive
+from fewbit.data.archives import expand_braces, open_archive
 from fewbit.data.files import Folder
 from fewbit.data.members import ArchiveError, tar_members, zip_members
-from fewbit.data.opening import locate
+from fewbit.data.opening import choose_format, locate
 from fewbit.data.types import DataReport, SampleError
 from fewbit.errors import DataError, FewbitError
 
@@ -270,8 +271,6 @@ def test_expansion_bombs(tmp_path, monkeypatch):
     monkeypatch.setenv("FEWBIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(members, "RATIO_FROM", 1 << 20)
     monkeypatch.setattr(members, "RATIO", 500)
-    monkeypatch.setattr("fewbit.data.archives.RATIO_FROM", 1 << 20)
-    monkeypatch.setattr("fewbit.data.archives.RATIO", 500)
     assert codes(zipped(tmp_path / "a.zip", {"x": bytes(4 << 20), "y": b"1"})) == ["expansion-bomb"]
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(bytes(4 << 20)))
     assert error_code(tmp_path / "a.tar.gz") == "expansion-bomb"
@@ -368,6 +367,17 @@ def test_a_tar_that_was_cut_gives_what_is_complete_and_says_so(tmp_path):
     assert opened(tmp_path / "d.tar")[1].counts == {"archive-end": 1}
 
 
+def test_a_tar_whose_sizes_lead_back_or_beyond_ends(tmp_path):
+    for size in ("-512", "-1024", "99999999999999"):
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+            for name in ("first", "second"):
+                info = tarfile.TarInfo(name)
+                info.pax_headers = {"size": size} if name == "second" else {}
+                archive.addfile(info)
+        files, report = opened(tmp_path / "a.tar")
+        assert list(files.names()) == ["first"] and report.counts["archive-broken"] == 1
+
+
 def test_long_and_undecodable_names_survive(tmp_path):
     names = ["long" * 20 + "/" + "name" * 20 + ".x", "ü" * 90 + ".x"]
     for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
@@ -387,7 +397,7 @@ def test_long_and_undecodable_names_survive(tmp_path):
 
 def test_mutated_archives_end_in_members_or_typed_errors(tmp_path):
     chance = random.Random(7)
-    for make, cls in ((zipped, ZipFiles), (tarred, TarFiles)):
+    for make, name in ((zipped, "mutated.zip"), (tarred, "mutated.tar")):
         raw = make(tmp_path / "original").read_bytes()
         for _ in range(300):
             data = bytearray(raw)
@@ -395,12 +405,12 @@ def test_mutated_archives_end_in_members_or_typed_errors(tmp_path):
                 data[chance.randrange(len(data))] = chance.choice((0, 255, 128, 48, 55, chance.randrange(256)))
             if chance.random() < 0.3:
                 del data[chance.randrange(len(data)) :]
-            (tmp_path / "mutated").write_bytes(data)
+            (tmp_path / name).write_bytes(data)
             try:
-                files = cls(Folder(tmp_path / "mutated"), "mutated")
-                for name in files.names():
-                    assert len(files.read(name, 1 << 30)) <= 1 << 20
-            except (FewbitError, ArchiveError):
+                files, _ = opened(tmp_path / name)
+                for member in files.names():
+                    assert len(files.read(member, 1 << 30)) <= 1 << 20
+            except FewbitError:
                 pass
 
 
@@ -417,6 +427,28 @@ def test_random_bytes_are_never_an_untyped_error():
                 list(listed(read_at, len(raw), lambda *problem: None))
             except ArchiveError as error:
                 assert error.message
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_folders_of_an_archive_are_listed_also_empty_ones(tmp_path, kind):
+    for name in ("data/cat", "data/dog", "data/.hidden"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+    (tmp_path / "set" / "data" / "cat" / "1.png").write_bytes(b"x")
+    files, report = opened(shutil.make_archive(str(tmp_path / "a"), kind, tmp_path / "set"))
+    assert list(files.names()) == ["cat/1.png"] and list(files.folders()) == ["cat", "dog"] and not report.counts
+
+
+def test_an_archive_inside_an_archive_is_answered_with_what_to_do(tmp_path):
+    inner = zipped(tmp_path / "inner.zip").read_bytes()
+    outer = zipped(tmp_path / "outer.zip", {"inner.zip": inner})
+    assert list(opened(outer)[0].names()) == ["inner.zip"]
+    with pytest.raises(DataError, match=r"holds only archives: inner\.zip") as caught:
+        choose_format(opened(outer)[0])
+    assert caught.value.code == "archive-nested" and "unpack it" in caught.value.hint
+    outer = zipped(tmp_path / "outer.zip", {"inner.zip": inner, "notes.xyz": b""})
+    with pytest.raises(DataError, match="archives inside a folder or archive") as caught:
+        choose_format(opened(outer)[0])
+    assert caught.value.where == "inner.zip" and "unzip" in caught.value.hint
 
 
 def test_an_archive_inside_a_folder_stays_a_file(tmp_path):

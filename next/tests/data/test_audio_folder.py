@@ -14,7 +14,7 @@ from data.mutation import mutate_bytes
 from fewbit.data.audio import decode_audio
 from fewbit.data.files import Folder
 from fewbit.data.formats.audio_folder import FORMAT, detect, scan
-from fewbit.data.opening import open_source
+from fewbit.data.opening import open_source, scan_source
 from fewbit.data.types import DataReport, SampleError
 from fewbit.errors import MissingLibraryError
 
@@ -147,6 +147,17 @@ def test_rates_damage_and_duplicates_are_reported(tmp_path):
     (tmp_path / "out").mkdir()
     changes = FORMAT.write(source, tmp_path / "out")
     assert len(changes) == 2 and not check(tmp_path / "out")[1].errors
+
+
+def test_a_quick_check_finds_empty_and_foreign_files_and_the_report_has_spaces(tmp_path):
+    contents = {"a/1.wav": b"", "a/2.flac": b"<html>", "a/3.wav": pcm(), "b/1.mp3": encoded("MP3", tone(8_000))}
+    contents |= {"b/2.flac": encoded("FLAC"), "b/3.ogg": encoded("OGG", tone(8_000)), "b/4.aiff": encoded("AIFF")}
+    root = dataset(tmp_path, contents)
+    _, report = check(root, depth="index")
+    assert [(issue.code, issue.location.file) for issue in report.errors] == [
+        ("audio-empty", "a/1.wav"), ("audio-unreadable", "a/2.flac")
+    ]  # fmt: skip
+    assert "audio files 7;" in str(scan_source(str(root), depth="full")[1])
 
 
 def test_without_soundfile_wav_still_works(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+import fewbit
 from detection_sets import check, codes, confidence, fill, places, png, read, scan, tree
 from fewbit.data.dataset import Dataset
 from fewbit.data.files import Folder
@@ -56,7 +57,7 @@ def test_polygons_and_runs_become_masks(tmp_path):
     entries = [
         annotation(1, bbox=(0, 0, 12, 10), segmentation=polygons),
         annotation(2, bbox=(5, 0, 1, 10), segmentation=runs),
-        annotation(3, bbox=(5, 0, 1, 10), segmentation=compressed),
+        annotation(3, category=7, bbox=(5, 0, 1, 10), segmentation=compressed),
         annotation(4),
     ]
     masks = read(dataset(tmp_path, entries), "coco", task="segmentation")[0]["masks"]
@@ -115,7 +116,7 @@ def test_boxes_of_instances_and_keypoints_are_read_and_captions_are_not(tmp_path
 
 
 def test_crowd_regions_are_left_out_with_a_note_unless_asked_for(tmp_path):
-    dataset(tmp_path, [annotation(1), {**annotation(2), "iscrowd": 1}])
+    dataset(tmp_path, [annotation(1), {**annotation(2, bbox=(0, 0, 9, 9)), "iscrowd": 1}])
     assert issues(tmp_path) == {"crowd-skipped": 1} and len(read(tmp_path, "coco")[0]["boxes"]) == 1
     assert len(read(tmp_path, "coco", crowd=True)[0]["boxes"]) == 2
 
@@ -134,6 +135,7 @@ def test_crowd_regions_are_left_out_with_a_note_unless_asked_for(tmp_path):
         ([annotation(1), annotation(2, bbox=(3, 3, 4))], "box-invalid"),
         ([annotation(1), annotation(2, bbox=("3", 3, 4, 4))], "box-invalid"),
         ([annotation(1), annotation(2, bbox=(3, 3, 1e300, 4))], "box-invalid"),
+        ([annotation(1), annotation(2)], "row-duplicate"),
         ([annotation(2, bbox=(30, 0, 10, 10))], "objects-lost"),
     ],
 )
@@ -219,7 +221,7 @@ def test_an_annotation_file_that_cannot_be_read_is_an_error(tmp_path, text):
     for broken in (text, head + text):
         fill(tmp_path, {"a.png": None, "instances.json": broken})
         report = check(tmp_path, "coco")
-        assert set(codes(report.errors)) & {"label-unreadable", "no-annotated-images"}
+        assert set(codes(report.errors)) & {"label-unreadable", "no-images"}
 
 
 def test_entries_nested_without_end_do_no_harm(tmp_path):
@@ -278,3 +280,46 @@ def test_mutated_files_end_in_samples_or_issues(tmp_path):
             except SampleError as error:
                 assert error.code in known
         assert tree(data) == before
+
+
+def test_a_repaired_copy_has_what_can_be_used(tmp_path):
+    images = [
+        {"id": n, "file_name": f"{name}.png", "width": 20, "height": 10} for n, name in enumerate("abgc", start=1)
+    ]
+    entries = [
+        annotation(1, bbox=(15, 0, 10, 10), segmentation=[[15, 0, 25, 0, 25, 10, 15, 10]]),  # clipped
+        annotation(2, image=9),  # an orphan
+        annotation(3, bbox=(30, 0, 10, 10)),  # outside
+        annotation(4, image=2),
+        annotation(5, image=2),  # a duplicate
+        annotation(6, image=3),  # the image is gone
+        annotation(7, image=4),  # the image is damaged
+        {**annotation(8, image=2, bbox=(0, 0, 5, 5)), "iscrowd": 1},
+    ]
+    data = dataset(tmp_path / "data", entries, images=[*images, {"id": 9}])
+    fill(data, {"images/b.png": png(seed=5), "images/c.png": b"", "README.md": "hello"})
+    before, report = tree(data), fewbit.fix_dataset(data, tmp_path / "out")
+    assert tree(data) == before and report.facts["copy"].ok, str(report.facts["copy"])
+    names = [name for name in tree(tmp_path / "out") if not name.startswith(".")]
+    assert names == ["README.md", "images/a.png", "images/b.png", "instances.json"]
+    written = json.loads((tmp_path / "out" / "instances.json").read_text())
+    assert [entry["id"] for entry in written["images"]] == [1, 2]
+    assert [entry["id"] for entry in written["annotations"]] == [1, 4, 8]
+    assert written["annotations"][0]["bbox"] == [15, 0, 5, 10] and written["annotations"][2] == entries[7]
+    changes = "\n".join(report.facts["changes"])
+    for part in (
+        "row 1 (annotations): there is no image 9",
+        "clips it",
+        "images/c.png: 0 bytes",
+        "g.png: leaves the entry out",
+    ):
+        assert part in changes, part
+
+
+def test_clipped_polygons_are_written_too(tmp_path):
+    outline = [[15, 0, 25, 0, 25, 10, 15, 10]]
+    data = dataset(tmp_path / "data", [annotation(1, bbox=(15, 0, 10, 10), segmentation=outline)])
+    report = fewbit.fix_dataset(data, tmp_path / "out", task="segmentation")
+    assert report.facts["copy"].ok and not report.facts["copy"].issues
+    written = json.loads((tmp_path / "out" / "instances.json").read_text())["annotations"][0]
+    assert written["bbox"] == [15, 0, 5, 10] and written["segmentation"] == [[15, 0, 20, 0, 20, 10, 15, 10]]

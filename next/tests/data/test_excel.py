@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 from fewbit.data.formats import excel
-from fewbit.data.formats._workbook import write_workbook
+from fewbit.data.formats.excel import write_workbook
 from fewbit.data.opening import open_source, scan_source
 from fewbit.errors import DataError, UsageError
 

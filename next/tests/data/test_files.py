@@ -3,10 +3,13 @@
 
 import os
 import pickle
+import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 
+from fewbit import registry
 from fewbit.data.files import DEEPEST, Folder
 from fewbit.data.recognized import recognized
 from fewbit.data.splits import split_of_file, split_of_folder
@@ -194,3 +197,19 @@ def test_nothing_known_is_nothing_recognized(tmp_path):
     assert recognized(Folder(tmp_path)) is None
     touch(tmp_path, "one.pkl", *(f"{number}.foo" for number in range(20)))
     assert recognized(Folder(tmp_path)) is None  # one among many says nothing about the rest
+
+
+def test_folders_are_listed_also_empty_ones(tmp_path):
+    touch(tmp_path, "a/b/1.png", "top.png", ".git/x")
+    (tmp_path / "empty" / "deep").mkdir(parents=True)
+    assert list(Folder(tmp_path).folders()) == ["a", "empty", "a/b", "empty/deep"]
+    assert list(Folder(tmp_path / "top.png").folders()) == []
+
+
+def test_every_data_option_is_documented_with_its_formats():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    documented = set()
+    for options, formats in re.findall(r"^\| ((?:`\w+` ?)+) \| ([a-z_ ]+) \| ", page, re.MULTILINE):
+        documented |= {(option, name) for option in re.findall(r"\w+", options) for name in formats.split()}
+    formats = registry.members("data_formats").values()
+    assert {(option.name, format.name) for format in formats for option in format.options} <= documented

@@ -10,34 +10,20 @@ import pytest
 
 from fewbit.data import hub
 from fewbit.data.opening import open_source, scan_source
-from fewbit.errors import DataError
+from fewbit.errors import DataError, UsageError
 
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()
 LINES = [
-    "",
-    " = Cats = \n",
-    "",
-    " Cats sleep . \n",
-    " = = Food = = \n",
-    " Fish . \n",
-    " = Dogs = \n",
-    " Dogs = bark . \n",
-]
+    "", " = Cats = \n", "", " Cats sleep . \n", " = = Food = = \n", " Fish . \n", " = Dogs = \n", " Dogs = bark . \n",
+]  # fmt: skip
 ARTICLES = [" = Cats = \n Cats sleep . \n = = Food = = \n Fish . \n", " = Dogs = \n Dogs = bark . \n"]
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path):
     """No hub, an empty cache, an empty folder."""
-    for name in (
-        "HF_HUB_OFFLINE",
-        "HF_DATASETS_OFFLINE",
-        "HTTPS_PROXY",
-        "https_proxy",
-        "FEWBIT_WIKITEXT",
-        "FEWBIT_PILEVAL",
-    ):
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:9")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
@@ -77,38 +63,41 @@ def test_the_hub_is_tried_once_for_three_seconds(monkeypatch):
     assert hub.hub_reachable() and len(tried) == 1
 
 
-def test_a_name_is_loaded_where_the_hub_answers(monkeypatch):
-    requests = []
+@pytest.fixture
+def requests(monkeypatch):
+    """A hub that answers with two splits; what it was asked for."""
+    asked = []
 
     def load_dataset(*names, **options):
-        requests.append((names, options))
-        return datasets.DatasetDict({"train": table(3), "test": table(1)})
+        asked.append((*names, options["revision"]))
+        if names[0] == "openai/broken":
+            raise ConnectionError("no such dataset\nand more")
+        rows = datasets.Dataset.from_dict({"text": LINES}) if names[0] == "Salesforce/wikitext" else table(3)
+        return datasets.DatasetDict({"train": rows, "test": table(1)})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(hub, "hub_reachable", lambda: True)
+    return asked
+
+
+def test_a_name_is_loaded_where_the_hub_answers(requests):
     assert len(open_source("openai/gsm8k", split="train", data_option={"config": "main"})[0]) == 3
     source, report = open_source("hf:imdb@v1.0")
     assert source.facts["splits"] == {"train": 3, "test": 1} and report.source == "hf:imdb@v1.0"
     assert len(open_source("imdb", data_format="huggingface")[0]) == 4
+    assert texts("wikitext") == ARTICLES  # the last resort of a corpus
     assert requests == [
-        (("openai/gsm8k", "main"), {"revision": None}),
-        (("imdb", None), {"revision": "v1.0"}),
-        (("imdb", None), {"revision": None}),
-    ]
-
-
-def test_what_the_hub_refuses_is_told_with_its_reason(monkeypatch):
-    def load_dataset(*names, **options):
-        raise ConnectionError("no such dataset\nand more")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
+        ("openai/gsm8k", "main", None), ("imdb", None, "v1.0"), ("imdb", None, None),
+        ("Salesforce/wikitext", "wikitext-2-raw-v1", None),
+    ]  # fmt: skip
     with pytest.raises(DataError, match="no such dataset") as caught:
-        open_source("openai/gsm8k")
+        open_source("openai/broken")
     assert isinstance(caught.value.__cause__, ConnectionError)
+    with pytest.raises(UsageError, match="no option 'colour'"):
+        open_source("openai/gsm8k", data_option={"colour": 1})
 
 
-@pytest.mark.parametrize("name", ["data/trian", "new/train.csv", "rows.jsonl", "./org/name", "a/b/c"])
+@pytest.mark.parametrize("name", ["data/trian", "new/train.csv", "rows.jsonl", "./org/name", "a/b/c", "wiki=x"])
 def test_a_misspelt_path_is_never_taken_for_a_hub_name(tmp_path, name):
     (tmp_path / "data" / "train").mkdir(parents=True)
     with pytest.raises(DataError, match="there is no file or folder") as caught:
@@ -125,12 +114,10 @@ def test_a_folder_of_that_name_wins(tmp_path):
 # Named corpora (claim 0.8, B112).
 
 
-def test_lines_become_articles_from_rows_and_from_plain_text(tmp_path, monkeypatch):
+def test_lines_become_articles_from_rows_and_from_plain_text(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in LINES))
     (tmp_path / "wiki.train.raw").write_text("".join(LINES))
     assert texts("wikitext=rows.jsonl") == ARTICLES == texts("wikitext=wiki.train.raw")
-    monkeypatch.setenv("FEWBIT_WIKITEXT", str(tmp_path / "rows.jsonl"))
-    assert texts("wikitext") == ARTICLES
     source, report = scan_source("wikitext=rows.jsonl", depth="full")
     assert report.ok and report.source == "wikitext=rows.jsonl"  # blank lines belong to the corpus
     assert source.location(1).line == 7
@@ -155,26 +142,11 @@ def test_the_cache_of_the_library_is_enough(tmp_path):
     assert texts("wikitext") == ARTICLES
 
 
-def test_the_hub_is_the_last_resort(monkeypatch):
-    def load_dataset(*names, **options):
-        assert names == ("Salesforce/wikitext", "wikitext-2-raw-v1")
-        return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": LINES})})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
-    assert texts("wikitext") == ARTICLES
-
-
 def test_a_corpus_that_is_nowhere_has_three_ways_out():
     with pytest.raises(DataError) as caught:
         open_source("pileval")
     message = caught.value.text("cli")
-    assert "--data pileval=PATH" in message and "FEWBIT_PILEVAL=PATH" in message
+    assert "--data pileval=PATH" in message and "a file or folder called pileval" in message
     assert "load_dataset('mit-han-lab/pile-val-backup'" in message
     with pytest.raises(DataError, match=r"no file or folder 'gone\.jsonl'"):
         open_source("pileval=gone.jsonl")
-
-
-def test_an_unknown_name_is_a_path():
-    with pytest.raises(DataError, match="there is no file or folder 'wiki=x'"):
-        open_source("wiki=x")

@@ -2,6 +2,7 @@
 """Image folders: splits, classes, damage, duplicates, detection, repair."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -20,19 +21,14 @@ from fewbit.data.opening import open_source
 from fewbit.data.types import DataReport, SampleError
 from fewbit.errors import DataError, UsageError
 
-numbers = iter(range(1_000_000))
+seeds = itertools.count()
 
 
-def picture(path, *, size=(16, 12), **options):
-    """A small image with content of its own."""
+def picture(path, *, size=(16, 12)):
+    """An image of noise that no other has, in the format of its suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    number = next(numbers)
-    pixels = np.full((size[1], size[0], 3), number % 251, np.uint8)
-    pixels[0, 0] = number // 251 % 256, number % 256, 7
-    if path.suffix.lower() in (".jpg", ".jpeg"):
-        options.setdefault("comment", str(number).encode())  # JPEG loses the number in the pixels
-    Image.fromarray(pixels).save(path, **options)
-    return path
+    noise = np.random.default_rng(next(seeds)).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
 
 
 def folder(root, *names):
@@ -82,18 +78,17 @@ def split(tmp_path):
 
 
 def test_classes_are_folder_names_and_files_lie_at_any_depth(tmp_path):
-    root = folder(tmp_path, "cat/1.png", "cat/deep/er/2.JPG", "dog/3.webp")
-    source = opened(root)
-    assert source.facts == {"classes": ["cat", "dog"], "task": "image-classification"}
+    root = folder(tmp_path, "dog/3.webp", "cat/deep/er/2.JPG", "cat/1.png")
+    source, report = check(root)
     assert labels(source) == [("cat/1.png", 0), ("cat/deep/er/2.JPG", 0), ("dog/3.webp", 1)]
-    assert source[2]["image"].shape == (12, 16, 3) and source[2]["image"].dtype == np.uint8
-    assert source.location(2).index == 2 and source.strata() == ["cat", "cat", "dog"]
-    report = report_of(root)
-    assert report.ok and not report.issues
-    assert report.facts == {
-        "class_counts": {"cat": 2, "dog": 1}, "task": "image-classification", "image_sizes": "16 x 12",
-        "image_formats": "JPEG 1, PNG 1, WEBP 1", "samples": 3,
-    }  # fmt: skip
+    assert source.strata() == ["cat", "cat", "dog"] and source.location(2).index == 2
+    image = opened(root)[1]["image"]
+    assert image.shape == (12, 16, 3) and image.dtype == np.uint8
+    assert report.ok and not report.issues and source.facts == opened(root).facts
+    facts = {key: report.facts[key] for key in ("class_counts", "task", "image_sizes", "image_formats", "samples")}
+    assert list(facts.values()) == [
+        {"cat": 2, "dog": 1}, "image-classification", "16 x 12", "JPEG 1, PNG 1, WEBP 1", 3,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -314,15 +309,21 @@ def test_a_full_check_finds_all_broken_files_in_order(tmp_path):
     source, report = check(spoil(tmp_path / "data"))
     assert [(issue.location.file, issue.code) for issue in report.errors] == list(BROKEN.items())
     assert len(source) == 9 and not report.ok and set(report.counts) <= {kind.code for kind in FORMAT.issues}
-    assert report_of(tmp_path / "data", depth="index").ok  # nothing is decoded
+    quick = report_of(tmp_path / "data", depth="index")  # sizes and first bytes, nothing is decoded
+    assert found(quick.errors) == [(BROKEN[name], name) for name in ("a/0.jpg", "a/2.jpg", "b/3.jpg")]
     assert len(repaired(tmp_path / "data", tmp_path / "out")) == 5 and report_of(tmp_path / "out").ok
 
 
 def test_broken_images_raise_when_read_unless_dropped(tmp_path):
     root = spoil(tmp_path)
+    with pytest.raises(DataError) as caught:
+        opened(root)
+    assert caught.value.code == "data-issues" and "a/0.jpg" in caught.value.where
+    dropped = opened(root, "drop")
+    assert [dropped.location(index).file for index in (0, 2)] == ["a/1.png", "b/0.jpg"]
     with pytest.raises(SampleError) as caught:
-        opened(root)[0]
-    assert caught.value.code == "image-empty" and "a/0.jpg" in caught.value.where
+        dropped[2]
+    assert caught.value.code == "image-truncated"
     kept, _ = check(root, on_error="drop")
     assert [file for file, _ in labels(kept)] == ["a/1.png", "a/3.png", "b/1.png", "b/2.jpg"]
     some, _ = check(root, on_error={"image-empty": "drop"})
@@ -338,6 +339,28 @@ def test_equal_files_across_splits_classes_and_within_a_class(split):
         ("duplicate-across-classes", "train/dog/9.png: same bytes as train/cat/2.png"),
         ("duplicate-across-splits", "val/cat/9.png: same bytes as train/cat/1.png"),
     ]
+
+
+def test_an_image_with_two_labels_is_not_ready(tmp_path):
+    root = folder(tmp_path, *(f"{name}/{i}.png" for name in ("cat", "dog") for i in range(7)))
+    (root / "dog/7.png").write_bytes((root / "cat/0.png").read_bytes())
+    report = report_of(root)
+    assert report.counts == {"duplicate-across-classes": 1} and not report.ok, "two of 15 samples are in doubt"
+
+
+def test_a_quick_check_opens_a_bounded_number_of_files(tmp_path, monkeypatch):
+    from fewbit.data.images import file_source
+
+    root = folder(tmp_path, *(f"{name}/{i}.png" for name in ("cat", "dog") for i in range(5)))
+    (root / "cat/3.png").write_bytes(b"")
+    (root / "dog/0.png").write_text("<html>")
+    (root / "dog/1.png").write_text("<html>")
+    monkeypatch.setattr(file_source, "MOST_OPENED", 8)
+    read = []
+    monkeypatch.setattr(Folder, "read", lambda self, name, limit: read.append(name) or b"<html>")
+    report = report_of(root, depth="index")
+    assert read == ["cat/0.png", "cat/2.png", "cat/4.png", "dog/1.png", "dog/3.png"]
+    assert report.counts == {"image-empty": 1, "image-unreadable": 5}
 
 
 def test_only_files_of_equal_size_are_hashed(tmp_path, monkeypatch):

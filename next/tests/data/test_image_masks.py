@@ -55,6 +55,10 @@ LAYOUTS = {
     "suffixed folders": [("train/1.jpg", "train_masks/1_mask.png"), ("val/1.jpg", "val_masks/1_mask.png")],
     "pairs": [("1.jpg", "1_mask.png"), ("2.jpg", "2_mask.png")],
     "pairs in folders": [("a/1.jpg", "a/1-mask.png"), ("b/1.jpg", "b/1-mask.png")],
+    "a dataset called masks": [
+        ("masks/images/1.jpg", "masks/masks/1.png"),
+        ("masks/images/2.jpg", "masks/masks/2.png"),
+    ],
     "suffix in a folder": [("images/1.jpg", "masks/1_mask.png"), ("images/2.jpg", "masks/2_mask.png")],
 }
 
@@ -159,6 +163,27 @@ def test_masks_of_0_and_255_are_pointed_out(tmp_path):
     assert report.counts == {"mask-binary": 1} and set(np.unique(source[0]["mask"])) == {0, 255}
     source, report = check(tmp_path, binary="true", classes="no,yes")
     assert not report.issues and set(np.unique(source[0]["mask"])) == {0, 1}
+
+
+def test_masks_in_jpeg_are_lossy(tmp_path):
+    image(tmp_path / "images/1.png")
+    mask(tmp_path / "masks/1.jpg", values=(0, 0))
+    for depth in ("index", "full"):
+        report = check(tmp_path, depth=depth)[1]
+        assert [(issue.code, issue.location.file) for issue in report.issues] == [("mask-lossy", "masks/1.jpg")]
+
+
+def test_a_quick_check_finds_empty_and_foreign_files(tmp_path):
+    for number in range(3):
+        image(tmp_path / f"images/{number}.jpg")
+        mask(tmp_path / f"masks/{number}.png")
+    (tmp_path / "images/0.jpg").write_bytes(b"")
+    (tmp_path / "masks/1.png").write_text("<html>")
+    report = check(tmp_path, depth="index")[1]
+    assert [(issue.code, issue.location.file) for issue in report.errors] == [
+        ("image-empty", "images/0.jpg"), ("image-unreadable", "masks/1.png")
+    ]  # fmt: skip
+    assert len(check(tmp_path, on_error="drop", depth="index")[0]) == 1
 
 
 def test_another_task_is_an_error(tmp_path):

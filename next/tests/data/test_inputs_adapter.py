@@ -1,44 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """From samples to batches of inputs, against the runtimes themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.backends.onnx.inspect import inspect_onnx
-from fewbit.data.dataset import Dataset
 from fewbit.data.inputs import InputAdapter, model_inputs
-from fewbit.data.types import DataReport, Location
 from fewbit.errors import DataError, UsageError
 from fewbit.model_info import ModelInfo, TensorInfo
+from item_source import item_dataset as data
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-
-
-class Items:
-    """A source of a test: a list, with the facts a real one would have."""
-
-    def __init__(self, items, **facts):
-        self.items, self.facts = items, facts
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-    def location(self, index):
-        return Location(f"{index}.npz", index=index)
-
-    def strata(self):
-        return None
-
-
-def data(items, transform=None, on_error=None, **facts):
-    report = DataReport(source="test", on_error=on_error, complete=True)
-    return Dataset.of(Items(items, **facts), report, transform=transform)
 
 
 def onnx_model(path, **inputs):
@@ -298,17 +275,34 @@ def test_images_are_prepared_as_the_input_shape_says(image_model):
 
 
 def test_the_record_is_what_the_next_command_reads(image_model, tmp_path):
+    """Every setting survives `preprocessing.json`, also what only a Hugging Face processor or a text model has."""
     import orjson
 
-    adapter = InputAdapter(inspect_onnx(image_model), {"mean": (0.25,), "std": (0.5,)})
-    adapter.first(data(images()))
-    (tmp_path / "preprocessing.json").write_bytes(orjson.dumps(adapter.record() | {"labels": ["cat", "dog"]}))
+    settings = {
+        "image_size": (4, 5), "resize": "crop", "resize_to": (8, 9), "mean": (0.25,), "std": (0.5,), "scale": 1 / 127.5,
+        "layout": "nchw", "channels": "bgr", "interpolation": "bicubic", "pad_value": 3, "max_length": 64,
+        "pack": "pad", "text_column": "body", "label_column": "kind",
+    }  # fmt: skip
+    path = tmp_path / "m.preprocessing.json"
+    path.write_bytes(orjson.dumps(settings | {"labels": ["cat", "dog"]}))
+    for _ in range(2):
+        info = inspect_onnx(image_model)
+        adapter = InputAdapter(info)
+        adapter.first(data(images()))
+        record = adapter.record()
+        assert record | settings == record and record["labels"] == ["cat", "dog"]
+        path.write_bytes(orjson.dumps(record))
+    assert info.preprocessing_source == "m.preprocessing.json"
+
+
+def test_image_and_text_settings_may_lie_in_two_files(image_model, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text('{"do_resize": true, "size": {"height": 4, "width": 5}}')
+    (tmp_path / "preprocessing.json").write_text('{"max_length": 128}')
     info = inspect_onnx(image_model)
-    again = InputAdapter(info)
-    again.first(data(images()))
-    assert info.labels == ("cat", "dog") and again.preprocessing.mean == (0.25,)
-    (one,), (two,) = (list(each.batches(data(images()), 2)) for each in (adapter, again))
-    assert np.array_equal(one.inputs["pixels"], two.inputs["pixels"])
+    assert info.preprocessing["max_length"] == 128 and info.preprocessing["image_size"] == [4, 5]
+    assert info.preprocessing_source == "preprocessing.json and preprocessor_config.json"
+    (tmp_path / "preprocessing.json").write_text('{"mean": [0.5]}')
+    assert "image_size" not in inspect_onnx(image_model).preprocessing, "one file decides about images"
 
 
 def test_images_for_channels_last_and_for_bytes(tmp_path):
@@ -338,14 +332,19 @@ def test_text_goes_through_the_tokenizer(tmp_path):
     adapter = InputAdapter(info, {"tokenizer": "bytes", "pack": "pad", "max_length": 16})
     batches = list(adapter.batches(data([{"text": "hello"}, {"text": "you"}])))
     assert len(batches) == 2 and all(batch.inputs["input_ids"].dtype == np.int64 for batch in batches)
-    assert adapter.describe() == "text, at most 16 tokens"
+    assert adapter.describe() == "text, at most 16 tokens (options)"
+    found = replace(info, preprocessing={"max_length": 8, "pack": "pad"}, preprocessing_source="preprocessing.json")
+    adapter = InputAdapter(found, {"tokenizer": "bytes"})
+    batches = list(adapter.batches(data([{"text": "hello, how are you?"}])))
+    assert batches[0].inputs["input_ids"].shape == (1, 8)
+    assert adapter.describe() == "text, at most 8 tokens (preprocessing.json)" and adapter.record()["max_length"] == 8
 
 
-@pytest.mark.parametrize(("value", "code"), [("hello", "input-mismatch"), ([[1.0], [2.0, 3.0]], "input-mismatch")])
+@pytest.mark.parametrize(("value", "code"), [("hello", "input-mismatch"), ([[1.0], [2.0, 3.0]], "dtype-refused")])
 def test_what_is_no_array_never_reaches_a_model(adapter, value, code):
     with pytest.raises(DataError) as caught:
         adapter.first(data([{"pixels": value}]))
-    assert caught.value.code == code and "dtype-refused" in caught.value.what
+    assert caught.value.code == code and "dtype-refused" in str(caught.value)
 
 
 def test_an_empty_dataset_and_too_many_values(adapter):

@@ -4,37 +4,14 @@
 import numpy as np
 import pytest
 
-from fewbit.data.dataset import Dataset
 from fewbit.data.inputs import ISSUES, advise, check_inputs
-from fewbit.data.types import DataReport, Issue, IssueType, Location, SampleError, Severity
-from fewbit.errors import render
+from fewbit.data.types import DataReport, Location, Severity
+from fewbit.errors import UsageError, render
 from fewbit.model_info import ModelInfo, TensorInfo
+from item_source import DAMAGED
+from item_source import item_dataset as data
 
 X = ModelInfo("m.onnx", "ONNX", "onnx", inputs=(TensorInfo("x", "float32", ("batch", 3)),))
-DAMAGED = IssueType("test-damaged", Severity.ERROR, "damaged", "restore it", "raise", ("drop",))
-
-
-class Items:
-    def __init__(self, items, strata=None, **facts):
-        self.items, self._strata, self.facts = items, strata, facts
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        if self.items[index] is None:
-            raise SampleError(Issue(DAMAGED, "cut short", self.location(index)))
-        return self.items[index]
-
-    def location(self, index):
-        return Location(f"{index}.npz", index=index)
-
-    def strata(self):
-        return self._strata
-
-
-def data(items, **facts):
-    return Dataset.of(Items(items, **facts), DataReport(source="test", complete=True))
 
 
 def good(number=0):
@@ -50,7 +27,7 @@ def test_every_mismatch_at_its_sample():
         ("input-shape", "1.npz"),
         ("input-renamed", "2.npz"),
         ("input-shape", "3.npz"),
-        ("dtype-integers", "3.npz"),
+        ("dtype-checked", "3.npz"),
     }
     assert report.facts["fitting"] == 2 and not report.ok
     assert all(issue.location.field == "x" for issue in report.issues)
@@ -78,14 +55,22 @@ def test_damaged_samples_are_reported_once():
     assert report.counts == {"test-damaged": 2}
 
 
-def test_options_that_contradict_the_model_are_an_issue():
+def test_what_is_applied_is_recorded_and_contradictions_are_usage_errors():
     info = ModelInfo("m", "ONNX", "onnx", inputs=(TensorInfo("x", "float32", ("batch", 3, 8, 8)),))
     images = data([{"image": np.zeros((8, 8, 3), np.uint8)}])
+    with pytest.raises(UsageError, match="9 x 9"):
+        check_inputs(images, info, DataReport(complete=True), {"image_size": (9, 9)})
     report = DataReport(complete=True)
-    assert check_inputs(images, info, report, {"image_size": (9, 9)}) == 0
+    assert check_inputs(images, info, report, {}) == 1 and report.ok
+    assert report.facts["inputs"] == "8 x 8 (center crop); RGB 0..1, NCHW (model input shape)"
+    assert report.facts["preprocessing"]["image_size"] == (8, 8)
+
+
+def test_a_missing_tokenizer_is_an_issue():
+    info = ModelInfo("m.onnx", "ONNX", "onnx", inputs=(TensorInfo("input_ids", "int64", ("batch", "seq")),))
+    report = DataReport(complete=True)
+    assert check_inputs(data([{"text": "a"}]), info, report) == 0
     assert report.counts == {"preprocessing": 1, "no-sample-fits": 1}
-    fine = DataReport(complete=True)
-    assert check_inputs(images, info, fine, {}) == 1 and fine.ok and "8 x 8" in fine.facts["inputs"]
 
 
 def test_issue_types_are_declared_once_and_their_hints_render():
@@ -102,7 +87,7 @@ def test_issue_types_are_declared_once_and_their_hints_render():
 def advised(items, strata=None, **options):
     report = DataReport(complete=True)
     facts = {"classes": options.pop("classes")} if "classes" in options else {}
-    sentence = advise(Dataset.of(Items(items, strata, **facts), DataReport()), report, **options)
+    sentence = advise(data(items, strata=strata, **facts), report, **options)
     return sentence, report
 
 

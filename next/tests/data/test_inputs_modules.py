@@ -4,36 +4,18 @@
 import numpy as np
 import pytest
 
-from fewbit.data.dataset import Dataset
 from fewbit.data.inputs import InputAdapter
 from fewbit.data.inputs.items import named_values, take_labels
 from fewbit.data.inputs.modules import module_info
-from fewbit.data.types import DataReport, Location
 from fewbit.errors import DataError
 from fewbit.model_info import ModelInfo, TensorInfo
+from item_source import item_dataset
 
 torch = pytest.importorskip("torch")
 
 
-class Items:
-    def __init__(self, items, **facts):
-        self.items, self.facts = items, facts
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-    def location(self, index):
-        return Location(index=index)
-
-    def strata(self):
-        return None
-
-
-def samples(*items, transform=None, **facts):
-    return Dataset.of(Items(items, **facts), DataReport(complete=True), transform=transform)
+def samples(*items, **facts):
+    return item_dataset(items, **facts)
 
 
 def batches(*items):
@@ -152,18 +134,22 @@ def test_floats_come_in_the_dtype_of_the_parameters(dtype, kind, batched):
         assert call(model, inputs).dtype == dtype
 
 
+class Gather(torch.nn.Module):
+    """Takes a dict: integer rows of a float32 table, plus floats."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.eye(6))
+
+    def forward(self, batch):
+        return self.table[batch["rows"]] + batch["shift"]
+
+
 def test_integers_stay_and_nested_floats_are_cast():
-    class Nested(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.mix = torch.nn.Embedding(9, 3), torch.nn.Linear(3, 2)
-
-        def forward(self, batch):
-            return self.mix(self.embed(batch["ids"]) + batch["x"])
-
-    item = {"ids": torch.ones(4, dtype=torch.int64), "x": torch.ones(4, 3, dtype=torch.float64)}
-    (inputs,) = batches(item).inputs(Nested())
-    assert call(Nested(), inputs).shape == (4, 2) and item["x"].dtype == torch.float64
+    item = {"rows": torch.tensor([5, 0]), "shift": torch.full((2, 6), 0.5, dtype=torch.float64)}
+    (inputs,) = batches(item).inputs(Gather())
+    result = call(Gather(), inputs)
+    assert result.dtype == torch.float32 and result[0, 5] == 1.5 and item["shift"].dtype == torch.float64
 
 
 def test_awkward_arrays_become_tensors():

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from data.mutation import mutate_bytes
 from fewbit.data.files import Folder
 from fewbit.data.formats.json import FORMAT, detect, scan
-from fewbit.data.rows import blocks, json_reader, json_shape, text
+from fewbit.data.rows import json_reader, text
 from fewbit.data.types import DataReport
 from fewbit.errors import FewbitError
 
 CODES = {kind.code for kind in FORMAT.issues} | {"file-unreadable", "special-file"}
-STRUCTURE = {kind.code for kind in (*json_reader.ISSUES, *json_shape.ISSUES, *blocks.ISSUES, *text.ISSUES)}
+STRUCTURE = {kind.code for kind in (*json_reader.ISSUES, *text.ISSUES)}
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(
@@ -154,7 +154,7 @@ def test_two_damaged_lines_that_look_whole_together_are_two_problems(tmp_path):
 
 
 def test_a_row_beyond_the_limit_is_named_and_reading_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "MOST_RECORD", 100_000)
+    monkeypatch.setattr(text, "MOST_RECORD", 100_000)
     long = b'{"a": "' + b"x" * 3_000_000 + b'"}\n'
     source, report = read(tmp_path, long + b'{"a": 1}\n' + long)
     assert located(report) == [("row-too-long", 1), ("row-too-long", 3)] and lines(source) == [2]
@@ -228,6 +228,35 @@ def test_names_and_packing_may_disagree(tmp_path):
 
 
 # ---------------------------------------------------------------- arrays and objects
+
+
+def test_rows_of_an_array_have_numbers(tmp_path):
+    source, report = read(tmp_path, b'[{"a": 1}, 5, {"a": 2}, {"a": "x"},\n{"a": 3, "a": 4}]', "a.json")
+    assert [str(source.location(index)) for index in range(3)] == ["a.json:1 row 0", "a.json:1 row 2", "a.json:1 row 3"]
+    assert [str(issue.location) for issue in report.errors] == ["a.json:1 row 1", "a.json:2 row 4"]
+    mixed = next(issue for issue in report.issues if issue.code == "mixed-types")
+    assert mixed.message == "int 2, str 1 at row 3"
+
+
+def test_nested_questions_become_rows(tmp_path):
+    answer = {"text": "Ann", "answer_start": 3}
+    questions = [{"id": "1", "question": "Who?", "answers": [answer]}, {"id": "2", "question": "Why?", "answers": []}]
+    article = {"title": "People", "paragraphs": [{"context": "It is Ann.", "qas": questions}]}
+    content = json.dumps({"version": "2.0", "data": [article, article]}).encode()
+    source, report = read(tmp_path, content, "train.json", on_error=None)
+    assert len(source) == 4 and source.facts["task"] == "question-answering" and not report.errors
+    answers = {"text": ["Ann"], "answer_start": [3]}
+    row = {"question": "Who?", "context": "It is Ann.", "answers": answers, "id": "1", "title": "People"}
+    assert source[0] == row and str(source.location(2)) == "train.json row 2"
+    assert detect(Folder(tmp_path / "train.json")).confidence > 0.9
+
+
+@pytest.mark.parametrize("kind", [list, lambda values: {str(number): value for number, value in enumerate(values)}])
+def test_an_object_of_columns_is_read_as_rows(tmp_path, kind):
+    content = json.dumps({"text": kind(["a", "b", "c"]), "label": kind([0, 1, 0])}, indent=1).encode()
+    source, report = read(tmp_path, content, "a.json", on_error=None)
+    assert [source[index] for index in (0, 1)] == [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
+    assert report.counts["columns-as-object"] == 1 and detect(Folder(tmp_path / "a.json")).confidence > 0.9
 
 
 def test_an_array_is_read_and_noted(tmp_path):
@@ -323,7 +352,7 @@ def test_any_bytes_give_the_same_rows_and_issues_whatever_the_pieces(tmp_path, c
 
 def test_the_first_row_of_a_long_file_reads_one_small_block(tmp_path):
     source, report = read(tmp_path, b'{"text": "x"}\n' * 200_000 + b"bad\n", depth="index", on_error=None)
-    assert source[0] == {"text": "x"} and source.table._index.offsets.count < 20_000 and not report.issues
+    assert source[0] == {"text": "x"} and len(source.table._index) < 20_000 and not report.issues
     assert not source.length_known
     assert len(source) == 200_000 and located(report) == [("bad-json", 200_001)]
 
@@ -377,4 +406,4 @@ def test_detection(tmp_path):
     assert sure("one.jsonl", b'{"a": 1}\n') > 0.9
     assert sure("c.json", b'{"name": "x"}') < 0.5 and sure("config.json", b'{"name": "x"}') == 0
     (tmp_path / "state.json").write_text("{}")
-    assert detect(Folder(tmp_path)) is None
+    assert detect(Folder(tmp_path)).confidence < 0.5

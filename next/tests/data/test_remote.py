@@ -4,9 +4,12 @@
 import importlib
 import io
 import pickle
+import sys
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +23,7 @@ from fewbit.data.types import DataReport, SampleError
 from fewbit.errors import DataError, MissingLibraryError, UsageError
 
 fsspec = pytest.importorskip("fsspec")
+MemoryFileSystem = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
 
 
 class CountingFileSystem(fsspec.AbstractFileSystem):
@@ -182,7 +186,19 @@ def test_what_is_not_there_and_what_is_no_address(store):
     assert "https://" in caught.value.expected
 
 
-@pytest.mark.parametrize(("url", "library"), [("s3://b/x", "s3fs"), ("gs://b/x", "gcsfs"), ("https://h/x", "aiohttp")])
+@pytest.mark.parametrize("url", ["https:/host/a.zip", "s3:/bucket/x", Path("gs://bucket/x"), Path("hf://datasets/a/b")])
+def test_a_url_with_one_slash_is_answered_with_the_right_one(url):
+    with pytest.raises(UsageError) as caught:
+        open_source(url)
+    assert caught.value.code == "url-unknown" and caught.value.expected == str(url).replace(":/", "://")
+
+
+LIBRARIES = [
+    ("s3://b/x", "s3fs"), ("gs://b/x", "gcsfs"), ("hf://datasets/a/b", "huggingface_hub"), ("https://h/x", "aiohttp"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "library"), LIBRARIES)
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, url, library):
     real = importlib.import_module
 
@@ -195,6 +211,34 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, url, library):
     with pytest.raises(MissingLibraryError, match=library) as caught:
         locate(url, DataReport())
     assert "fewbit[remote]" in caught.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["memory", "gs", "hf"])
+def test_fsspecs_own_file_systems_are_read(monkeypatch, tmp_path, scheme):
+    """`memory` is fsspec's; the other two stand in for their libraries, with the paths these libraries use."""
+
+    class Store(MemoryFileSystem):
+        protocol, store, pseudo_dirs, cachable = (scheme,), {}, [""], False
+
+        def __init__(self, requests_timeout=None, **options):
+            super().__init__(**options)
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return "/" + path.removeprefix(f"{scheme}://").strip("/")
+
+    if scheme != "memory":
+        monkeypatch.setitem(sys.modules, remote._LIBRARIES[scheme], ModuleType(scheme))
+        monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, scheme, Store)
+    system = fsspec.filesystem(scheme)
+    for number in range(12):
+        write_npz(tmp_path / f"input{number}.npz", {"x": np.full(3, number)})
+        system.pipe(f"/bucket/set/input{number}.npz", (tmp_path / f"input{number}.npz").read_bytes())
+    source, report = open_source(f"{scheme}://bucket/set")
+    assert report.data_format == "npz" and [source[index]["x"][0] for index in range(12)] == list(range(12))
+    system.rm("/bucket", recursive=True)
+    with pytest.raises(SampleError, match=f"{scheme}://bucket/set/input5.npz"):
+        pickle.loads(pickle.dumps(source))[5]
 
 
 def test_secrets_are_masked_and_nothing_else():

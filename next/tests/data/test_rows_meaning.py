@@ -11,14 +11,15 @@ import pytest
 from fewbit.data.files import Folder
 from fewbit.data.formats import csv as csv_format
 from fewbit.data.formats import json as json_format
-from fewbit.data.rows import columns, duplicates, label_column
+from fewbit.data.opening import open_source
+from fewbit.data.rows import check, table
 from fewbit.data.rows.chat import normalized
-from fewbit.data.rows.labels import LabelError, Labels
+from fewbit.data.rows.labels import LabelError, number_classes
 from fewbit.data.rows.layout import recognize
-from fewbit.data.rows.meaning import row_source
 from fewbit.data.rows.shards import row_files
+from fewbit.data.rows.source import row_source
 from fewbit.data.rows.table import ListTable, nested, split_ranges
-from fewbit.data.types import DataReport, Location, SampleError
+from fewbit.data.types import DataReport, Location, SampleError, spread
 from fewbit.errors import DataError, UsageError
 
 
@@ -209,45 +210,45 @@ def test_chats_under_several_names_are_normalized_row_by_row(tmp_path):
 # ---------------------------------------------------------------- labels
 
 
-def test_names_are_numbered_by_sorted_order():
-    labels = Labels.of(["b", "a", "b", "C"])
-    assert labels.classes == ("C", "a", "b") and [labels.encode(x) for x in "abC"] == [1, 2, 0]
-
-
-def test_whole_numbers_from_zero_stay_and_others_get_new_numbers():
-    labels = Labels.of([2, 0, 1, -1])
-    assert [labels.encode(i) for i in (0, 1, 2, -1)] == [0, 1, 2, -1] and not labels.remarks
-    labels = Labels.of([10, 2, 30])
-    assert labels.classes == ("2", "10", "30") and labels.encode(10) == 1
-    assert [kind.code for kind, _ in labels.remarks] == ["labels-remapped"]
+@pytest.mark.parametrize(
+    ("values", "classes", "remarks", "encoded"),
+    [
+        (["b", "a", "b", "C"], ("C", "a", "b"), [], {"a": 1, "b": 2, "C": 0}),
+        ([2, 0, 1, -1], ("0", "1", "2"), [], {0: 0, 2: 2, -1: -1}),
+        ([10, 2, 30], ("2", "10", "30"), ["labels-remapped"], {10: 1}),
+        (["a", "b", None, "", float("nan")], ("a", "b"), [], {"": -1, None: -1, -1: -1, float("nan"): -1}),
+        ([1, "x", "y"], ("1", "x", "y"), ["labels-mixed"], {1: 0, "1": 0}),
+    ],
+    ids=["names", "integers", "gaps", "nothing", "types"],
+)
+def test_classes_and_their_numbers(values, classes, remarks, encoded):
+    labels, found = number_classes(values)
+    assert labels.classes == classes and [kind.code for kind, _ in found] == remarks
+    assert {value: labels.encode(value) for value in encoded} == encoded
 
 
 def test_one_class_however_its_number_is_written():
-    labels = Labels.of(["0", "1", "2"])
-    assert [labels.encode(value) for value in (2, 2.0, "2", "2.0", True)] == [2, 2, 2, 2, 1]
-    assert Labels.of(["007", "7"]).classes == ("007", "7")
+    labels, _ = number_classes(["0", "1", "2"])
+    assert [labels.encode(value) for value in (2, 2.0, "2", "2.0", True, np.int64(2))] == [2, 2, 2, 2, 1, 2]
+    assert number_classes(["007", "7"])[0].classes == ("007", "7")
 
 
-def test_nothing_minus_one_and_nan_mean_unlabeled():
-    labels = Labels.of(["a", "b", None, "", float("nan")])
-    assert [labels.encode(x) for x in (-1, None, "", float("nan"))] == [-1] * 4 and labels.classes == ("a", "b")
+def test_nothing_minus_one_and_nan_mean_unlabeled(tmp_path):
+    rows = [{"text": f"t{n}", "label": label} for n, label in enumerate(["a", "b", None, "", -1])]
+    source, report = scan(write(tmp_path / "a.jsonl", *rows))
+    assert column(source, "label") == [0, 1, -1, -1, -1] and report.affected["unlabeled"] == 3
 
 
-def test_lists_are_several_labels():
-    labels = Labels.of([["a", "b"], ["c"], []])
-    assert labels.encode(["c", "a"]) == [2, 0] and labels.encode([]) == []
-
-
-def test_labels_of_two_types_are_compared_as_text():
-    labels = Labels.of([1, "x", "y"])
-    assert labels.classes == ("1", "x", "y") and labels.encode(1) == labels.encode("1") == 0
-    assert [kind.code for kind, _ in labels.remarks] == ["labels-mixed"]
+def test_lists_are_several_labels(tmp_path):
+    rows = [{"text": f"t{n}", "label": label} for n, label in enumerate([["a", "b"], ["c"], []])]
+    source, report = scan(write(tmp_path / "a.jsonl", *rows))
+    assert column(source, "label") == [[0, 1], [2], []] and not report.errors and source.strata() == ["several"] * 3
 
 
 @pytest.mark.parametrize("value", [{}, {"a": 1}, b"x", 0.5])
 def test_a_value_that_is_no_class_is_named(value):
     with pytest.raises(LabelError):
-        Labels.of(["a"]).encode(value)
+        number_classes(["a"])[0].encode(value)
 
 
 def test_the_classes_of_a_split_are_those_of_train(tmp_path):
@@ -323,8 +324,8 @@ def test_tags_have_o_as_class_zero(tmp_path):
     assert source.facts["task"] == "token-classification"
 
 
-def test_very_long_tables_ask_for_labels_a_second_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(label_column, "MOST_CODES", 2)
+def test_classes_of_very_long_tables_are_kept_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "IN_MEMORY", 4)
     source, _ = scan(write(tmp_path / "a.jsonl", *REVIEWS, {"text": "z", "label": None}), on_error="drop")
     assert source.strata() == ["pos", "neg", "pos", "neutral", "unlabeled"]
 
@@ -461,11 +462,86 @@ def test_images_inside_rows_are_decoded(tmp_path):
     png(tmp_path / "a.png", "red")
     rows = [{"image": "a.png", "label": 0}, {"image": {"bytes": out.getvalue(), "path": None}, "label": 1}]
     source = row_source(ListTable(rows[:1] * 1, "t"), Folder(tmp_path), DataReport(), depth="index", options={})
-    source.table._rows = rows
+    source.table.rows = rows
     assert source[1]["image"].shape == (3, 4, 3)
 
 
+def kaggle(folder, table, images=("a", "b", "c")):
+    for name in images:
+        png(folder / "images" / f"{name}.png", "red")
+    (folder / "labels.csv").write_text(table)
+    return open_source(folder, depth="full")
+
+
+def test_ids_of_images_without_their_suffix_are_images(tmp_path):
+    source, report = kaggle(tmp_path, "id,breed\na,dog\nb,cat\nc,dog\n")
+    assert report.data_format == "csv" and source.facts["task"] == "image-classification"
+    assert source.facts["classes"] == ["cat", "dog"] and column(source, "label") == [1, 0, 1]
+    assert source[0]["image"].shape == (10, 12, 3) and not report.issues
+
+
+def test_images_that_no_row_names_and_images_with_two_labels_are_told(tmp_path):
+    png(tmp_path / "test" / "x.png", "red")  # a folder of which no row names anything
+    _, report = kaggle(tmp_path, "file,label\na.png,dog\nb.png,cat\na.png,cat\n")
+    assert [item for item in issues(report) if "unlisted" in item[0]] == [("file-unlisted", "images/c.png")]
+    assert ("labels-conflict", "labels.csv:4 (label)") in issues(report)
+
+
+def test_boxes_in_a_table_are_a_detection_dataset(tmp_path):
+    box = "a.png,12,10,dog,3,0,9,5\n"
+    rows = f"filename,width,height,class,xmin,ymin,xmax,ymax\n{box}a.png,12,10,cat,0,0,12,10\nb.png,12,10,,,,,\n"
+    source, report = kaggle(tmp_path, rows, "ab")
+    assert source.facts["task"] == "object-detection" and source.facts["classes"] == ["cat", "dog"]
+    assert len(source) == 2 and source[0]["boxes"].tolist() == [[0.5, 0.25, 0.5, 0.5], [0.5, 0.5, 1, 1]]
+    assert source[0]["classes"].tolist() == [1, 0] and source[1]["boxes"].shape == (0, 4) and not report.errors
+    assert str(source.location(1)) == "labels.csv:4"
+    (tmp_path / "labels.csv").write_text(rows + "b.png,12,10,dog,0,0,x,5\nb.png,12,10,dog,0,0,50,5\n")
+    report = scan(tmp_path, format_=csv_format)[1]
+    assert issues(report)[:2] == [("bad-objects", "labels.csv:5"), ("bad-objects", "labels.csv:4 (objects)")]
+
+
+def test_a_column_of_splits_becomes_the_splits(tmp_path):
+    rows = "text,label,split\na,x,test\nb,y,train\nc,x,train\nd,y,validation\na,x,train\n"
+    (tmp_path / "a.csv").write_text(rows)
+    source, report = scan(tmp_path / "a.csv")
+    assert column(source, "text") == ["b", "c", "a", "d", "a"] and str(source.location(3)) == "a.csv:5"
+    assert source.facts["splits"] == {"train": 3, "val": 1, "test": 1} and not report.errors
+    assert column(scan(tmp_path / "a.csv", depth="index", split="val")[0], "text") == ["d"]
+    (tmp_path / "a.csv").write_text(rows + "e,new,test\n")
+    assert ("unseen-label", "a.csv:7 (label)") in issues(scan(tmp_path / "a.csv")[1])
+
+
+def test_tables_of_numbers_have_classes_too(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y,label\n" + "1.5,2,cat\n" * 30 + "2.5,3,dog\n" * 10 + "2,3,\n")
+    source, report = open_source(tmp_path / "a.csv")
+    assert source.facts["classes"] == ["cat", "dog"] and source[30]["label"] == 1 and source[30]["x"] == "2.5"
+    chosen = [source.strata()[index] for index in spread(source.strata(), len(source), 8)]
+    assert chosen.count("cat") == 6 and chosen.count("dog") == 2
+    assert [issue.message for issue in report.issues if issue.code == "unlabeled"] == ["1 row of the table at line 42"]
+    (tmp_path / "b.csv").write_text("x,target\n1,0.5\n2,1.5\n")  # numbers to predict are no classes
+    assert open_source(tmp_path / "b.csv")[0][0] == {"x": "1", "target": "0.5"}
+
+
+def test_rows_without_a_label_can_be_left_out(tmp_path):
+    path = write(tmp_path / "a.jsonl", *REVIEWS, {"text": "no"})
+    for code in ("unlabeled", "missing-label"):
+        assert len(scan(path, on_error={code: "drop"})[0]) == 4
+    assert len(scan(path, on_error="drop")[0]) == 5
+
+
 # ---------------------------------------------------------------- columns and repeated rows
+
+
+def test_nan_and_infinity_in_columns_of_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y,t\n" + "1,2.5,word\n" * 20 + "nan,NaN,nan\n-inf,1,inf\n")
+    _, report = scan(tmp_path / "a.csv")
+    told = {(issue.location.field, issue.message) for issue in report.issues if issue.code == "nan-values"}
+    assert told == {
+        ("x", "NaN in 1 row at line 22"),
+        ("x", "infinity in 1 row at line 23"),
+        ("y", "NaN in 1 row at line 22"),
+    }
+    assert "mixed-types" not in report.counts
 
 
 def test_rare_types_are_named_with_their_lines(tmp_path):
@@ -494,7 +570,7 @@ def test_empty_texts_and_missing_values(tmp_path):
     _, report = scan(write(tmp_path / "a.jsonl", *rows))
     messages = {issue.code: issue.message for issue in report.issues}
     assert messages["empty-text"] == "empty 1 at line 3, null 1 at line 1"
-    assert messages["missing-values"] == "null 1 at line 2" and messages["nan-values"] == "NaN in 1 row"
+    assert messages["missing-values"] == "null 1 at line 2" and messages["nan-values"] == "NaN in 1 row at line 4"
     assert report.affected["empty-text"] == 2
 
 
@@ -518,14 +594,9 @@ def test_lost_characters_and_ragged_embeddings(tmp_path):
     )
 
 
-def test_keys_used_as_data_do_not_fill_the_memory():
-    statistics = columns.ColumnStatistics()
-    table = ListTable([{f"key{i}": i} for i in range(3000)])
-    for first, rows in table.blocks():
-        statistics.add(first, rows)
-    report = DataReport()
-    statistics.report(report, table)
-    assert len(statistics._columns) == columns.MOST_COLUMNS and report.counts["many-columns"] == 1
+def test_keys_used_as_data_do_not_fill_the_memory(tmp_path):
+    _, report = scan(write(tmp_path / "a.jsonl", *({f"key{i}": i} for i in range(3000))))
+    assert report.counts["many-columns"] == 1 and len(report.facts["columns"]) == 64
 
 
 def test_repeated_rows_and_rows_of_two_splits(tmp_path):
@@ -548,33 +619,28 @@ def test_repeated_rows_of_a_csv_whatever_their_quotes(tmp_path):
     ]
 
 
-def test_repeated_rows_of_a_table_too_long_for_memory(monkeypatch):
-    monkeypatch.setattr(duplicates, "IN_MEMORY", 100)
-    repeats = duplicates.Duplicates()
-    numbers = [*range(300), 7, 250, *range(1000, 1300), 7]
-    table = ListTable([{"n": number} for number in numbers])
-    for start in range(0, len(numbers), 50):
-        repeats.add([{"n": number} for number in numbers[start : start + 50]])
-    assert sorted(group.tolist() for group in repeats.groups()) == [[7, 300, 602], [250, 301]]
+def repeats_of(rows):
     report = DataReport()
-    repeats.report(report, table)
+    row_source(ListTable(rows, "t"), None, report, depth="full", options={})
+    return report
+
+
+def test_repeated_rows_of_a_table_too_long_for_memory(monkeypatch):
+    monkeypatch.setattr(table, "IN_MEMORY", 100)
+    report = repeats_of([{"n": number} for number in [*range(300), 7, 250, *range(1000, 1300), 7]])
     assert [issue.location.row for issue in report.issues] == [300, 301, 602] and report.counts["duplicate-row"] == 3
 
 
 def test_counts_stay_exact_where_locations_are_not_kept(monkeypatch):
-    monkeypatch.setattr(duplicates, "MOST_ISSUES", 5)
-    repeats = duplicates.Duplicates()
-    table = ListTable([{"n": 1}] * 100)
-    repeats.add([{"n": 1}] * 100)
-    report = DataReport()
-    repeats.report(report, table)
+    monkeypatch.setattr(check, "MOST_ISSUES", 5)
+    report = repeats_of([{"n": 1}] * 100)
     assert report.counts["duplicate-row"] == report.affected["duplicate-row"] == 99 and len(report.issues) == 5
 
 
 def test_the_canonical_form_takes_everything_a_table_can_hold():
     for value in (10**30, "\ud800", b"x", {"a": [None]}, float("nan")):
-        assert duplicates.canonical({"v": value}) == duplicates.canonical({"v": value})
-    assert duplicates.canonical({"v": 10**30}) != duplicates.canonical({"v": 10**31})
+        assert check.canonical({"v": value}) == check.canonical({"v": value})
+    assert check.canonical({"v": 10**30}) != check.canonical({"v": 10**31})
 
 
 def test_a_damaged_row_does_not_make_a_column_of_mixed_types(tmp_path):

@@ -12,10 +12,10 @@ import zipfile
 import pytest
 
 from fewbit.data.formats import sql
-from fewbit.data.formats._sqlalchemy import without_password
+from fewbit.data.formats.sql import without_password
 from fewbit.data.hub import is_database_url
 from fewbit.data.opening import open_source, scan_source
-from fewbit.errors import DataError, UsageError
+from fewbit.errors import DataError, FewbitError, MissingLibraryError, UsageError
 
 
 def make(path, *statements):
@@ -137,6 +137,26 @@ def test_text_that_is_not_utf8_is_told(tmp_path):
     assert source[0]["text"] == "caf\ufffd" and report.counts["replacement-character"] == 1
 
 
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 2"])
+def test_a_file_that_is_only_called_a_database_is_an_issue(tmp_path, content):
+    (tmp_path / "a.sqlite").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        open_source(tmp_path / "a.sqlite")
+    assert caught.value.code == "bad-database" and "a.sqlite" in str(caught.value)
+
+
+def test_a_missing_driver_is_a_missing_library(monkeypatch):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+
+    def create_engine(*args, **kwargs):
+        raise ModuleNotFoundError("No module named 'psycopg'")
+
+    monkeypatch.setattr(sqlalchemy, "create_engine", create_engine)
+    with pytest.raises(MissingLibraryError) as caught:
+        open_source("postgresql://me:hunter2@host/db")
+    assert caught.value.code == "library-missing" and caught.value.exit_code == MissingLibraryError.exit_code
+
+
 def test_damaged_databases_give_rows_or_typed_issues(reviews):
     original = reviews.read_bytes()
     chance = random.Random(3)
@@ -156,7 +176,7 @@ def test_damaged_databases_give_rows_or_typed_issues(reviews):
 def test_passwords_are_never_shown(monkeypatch):
     assert without_password("mysql+pymysql://root:p@ss:w/rd@host:3306/db") == "mysql+pymysql://root:***@host:3306/db"
     pytest.importorskip("sqlalchemy")
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(FewbitError) as caught:
         open_source("postgresql://me:hunter2@127.0.0.1:1/none")
     assert "hunter2" not in str(caught.value) and "me:***@" in str(caught.value)
 
@@ -175,5 +195,5 @@ def test_sqlalchemy_is_read_only_and_uses_the_primary_key(reviews):
         open_source(url, data_option={"delimiter": ";"})
     with pytest.raises(DataError, match="no file or folder"):
         open_source("sqlite:///gone.db")
-    table = sql.KeyedTable(sql._sqlalchemy.SqlAlchemyDatabase(url), "reviews", "id")
+    table = sql.KeyedTable(sql.SqlAlchemyDatabase(url), "reviews", "id")
     assert [index for index, _ in table.blocks()] == [0, 1000, 2000]

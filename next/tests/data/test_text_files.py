@@ -13,16 +13,8 @@ from fewbit.data.formats import text
 from fewbit.data.opening import open_source, scan_source
 from fewbit.errors import DataError, UsageError
 
-WIKI = [
-    "",
-    " = Cats = \n",
-    "",
-    " Cats sleep . \n",
-    " = = Food = = \n",
-    " Fish . \n",
-    " = Dogs = \n",
-    " Dogs = bark . \n",
-]
+WIKI = ["", " = Cats = \n", "", " Cats sleep . \n", " = = Food = = \n", " Fish . \n", " = Dogs = \n"]
+WIKI.append(" Dogs = bark . \n")
 ARTICLES = [" = Cats = \n Cats sleep . \n = = Food = = \n Fish . \n", " = Dogs = \n Dogs = bark . \n"]
 
 

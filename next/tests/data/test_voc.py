@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fewbit
 from detection_sets import check, codes, confidence, fill, places, png, read, scan, tree
+from fewbit.data.detection.voc_xml import read_objects, read_xml
 from fewbit.data.files import Folder
 from fewbit.data.formats import coco, voc, yolo
 from fewbit.data.opening import choose_format
@@ -114,6 +116,7 @@ def test_classes_are_sorted_or_given(tmp_path):
         (thing(edges=(30, 1, 50, 5)), "outside-image"),
         (thing(edges=(15, 1, 30, 5)), "out-of-range"),
         ("<object></object>", "class-beyond"),
+        (thing(), "row-duplicate"),
     ],
 )
 def test_wrong_objects_are_located_and_cost_only_themselves(tmp_path, wrong, code):
@@ -236,3 +239,21 @@ def test_mutated_files_end_in_samples_or_issues(tmp_path):
                     assert error.code in known
         assert tree(data) == before
         victim.write_bytes(original)
+
+
+def test_a_repaired_copy_has_what_can_be_used(tmp_path):
+    data = tmp_path / "data"
+    for stem in "abcd":
+        fill(data, {f"JPEGImages/{stem}.png": png(seed=ord(stem)), f"Annotations/{stem}.xml": xml(thing())})
+    wrong = (thing("dog", (15, 1, 30, 5)), thing("cat", (30, 1, 50, 5)), thing(), thing())
+    fill(data, {"Annotations/a.xml": xml(*wrong), "JPEGImages/b.png": b"", "Annotations/gone.xml": xml(thing())})
+    (data / "Annotations" / "d.xml").write_text("<annotation>")
+    fill(data, {"ImageSets/Main/train.txt": "a\nb\nc\nmissing\nd\n", "README.md": "hello"})
+    before, report = tree(data), fewbit.fix_dataset(data, tmp_path / "out", data_format="voc")
+    assert tree(data) == before and report.facts["copy"].ok, str(report.facts["copy"])
+    out = tree(tmp_path / "out")
+    assert out["ImageSets/Main/train.txt"] == b"a\nc\n" and out["Annotations/c.xml"] == before["Annotations/c.xml"]
+    assert {"README.md", "JPEGImages/a.png", "JPEGImages/c.png"} <= set(out)
+    assert not {"JPEGImages/b.png", "Annotations/b.xml", "Annotations/d.xml"} & set(out)
+    objects = read_objects(read_xml(out["Annotations/a.xml"]))
+    assert [(item.name, item.edges) for item in objects] == [("dog", (15, 1, 20, 5)), ("cat", (5, 3, 12, 6))]

@@ -150,6 +150,16 @@ def test_pixels_are_repaired_if_asked_for(tmp_path):
         read(tmp_path, pixels="middle")
 
 
+@pytest.mark.parametrize(("alias", "row"), [("class-by-name", "dog .5 .5 .2 .2\n"), ("row-encoding", "0 x .5 .2 .2\n")])
+def test_codes_of_the_old_version_are_accepted(tmp_path, alias, row):
+    flat(tmp_path, a=BOX + row)
+    assert len(read(tmp_path, on_error={alias: "drop"})[0]["boxes"]) == 1
+    with pytest.raises(SampleError):
+        read(tmp_path)[0]
+    aliases = {alias for kind in yolo.FORMAT.issues for alias in kind.aliases}
+    assert {"folder-too-large", "polygon-repeats", "polygon-tangled", "image-not-read"} <= aliases
+
+
 def test_segmentation_without_polygons_is_a_warning(tmp_path):
     assert "no-polygons" in check(flat(tmp_path, a=BOX), task="segmentation").counts
 
@@ -160,7 +170,7 @@ def test_an_image_that_lost_all_its_rows_is_an_issue_and_no_background(tmp_path)
     assert places(report, "objects-lost") == ["images/bad.png"] and report.facts["samples"] == 2
     dataset = Dataset.of(*scan(tmp_path, on_error="drop"))
     assert [len(sample["boxes"]) for sample in dataset] == [1, 0]
-    assert [str(location) for location in dataset._dropped] == ["images/bad.png"]
+    assert dataset.record["dropped"] == ["images/bad.png"]
     kept = read(tmp_path, on_error={"row-count": "drop", "objects-lost": "keep"})
     assert [len(kept[index]["boxes"]) for index in range(3)] == [0, 1, 0]
 
@@ -182,7 +192,7 @@ def test_damaged_images_are_found_by_a_full_scan(tmp_path):
     ]
     assert "image-truncated" not in scan(tmp_path)[1].counts
     with pytest.raises(SampleError) as caught:
-        read(tmp_path)[1]
+        read(tmp_path, on_error={"image-empty": "drop", "image-unreadable": "drop"})[0]
     assert caught.value.code == "image-truncated" and "images/b.png" in caught.value.where
     source, _ = scan(tmp_path, depth="full", on_error="drop")
     assert [source.location(index).file for index in range(len(source))] == ["images/d.png"]
@@ -191,7 +201,7 @@ def test_damaged_images_are_found_by_a_full_scan(tmp_path):
 def test_images_of_other_kinds_are_named(tmp_path):
     flat(tmp_path, a=BOX)
     fill(tmp_path, {"images/b.heic": "x"})
-    assert places(check(tmp_path), "image-not-read") == ["images/b.heic"]
+    assert places(check(tmp_path), "image-skipped") == ["images/b.heic"]
 
 
 def test_the_same_image_in_two_splits_is_a_warning(tmp_path):
@@ -207,7 +217,7 @@ def test_two_splits_of_one_folder_are_read_and_reported_once(tmp_path):
     flat(tmp_path, a=f"{BOX}0 1 2\n", b="", c=None)
     fill(tmp_path, {"data.yaml": "train: images\nval: images\nnames: [cat, dog]\n", "images/d.heic": "x"})
     report = check(tmp_path)
-    once = ("splits-alike", "row-count", "label-empty", "label-missing", "image-not-read")
+    once = ("splits-alike", "row-count", "label-empty", "label-missing", "image-skipped")
     assert {code: report.counts[code] for code in once} == dict.fromkeys(once, 1)
     assert "duplicate-across-splits" not in report.counts
     assert len(read(tmp_path)) == 3 and len(read(tmp_path, split="val")) == 3

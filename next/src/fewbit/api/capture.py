@@ -14,9 +14,9 @@ from fewbit.api.options import checked
 from fewbit.backends import find_backend
 from fewbit.data.capture.recorder import Recorder, evaluating
 from fewbit.data.capture.sample_folder import SampleFolder, check_sample_folder, sample_folder
-from fewbit.data.inputs import InputAdapter
+from fewbit.data.inputs import Batch, InputAdapter
 from fewbit.data.inputs.modules import call_arguments
-from fewbit.errors import plural, require
+from fewbit.errors import FewbitError, ModelError, plural, require
 from fewbit.progress import Run, make_progress
 
 
@@ -87,7 +87,12 @@ def capture_dataset(
         with run.phase("write", len(dataset), "sample") as bar, recording as folder, evaluating(module):
             for batch in adapter.batches(dataset, batch_size):
                 args, kwargs = call_arguments(batch.inputs, info)
-                module(*[_moved(arg, where) for arg in args], **{k: _moved(arg, where) for k, arg in kwargs.items()})
+                _call(
+                    module,
+                    [_moved(arg, where) for arg in args],
+                    {k: _moved(arg, where) for k, arg in kwargs.items()},
+                    batch,
+                )
                 bar.advance(len(batch.locations))
     finally:
         run.close()
@@ -115,6 +120,22 @@ def _load(reference: str, device: str, threads: int | None) -> tuple[Any, Any]:
     if device != "auto":
         module.to(choose_device(device, required=True).device)
     return module, info
+
+
+def _call(module: Any, args: list[Any], kwargs: dict[str, Any], batch: Batch) -> None:
+    """Run the user's model; what it raises is an error of the model, with the sample it was given."""
+    try:
+        module(*args, **kwargs)
+    except FewbitError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{name} {list(getattr(value, 'shape', ()))}" for name, value in batch.inputs.items())
+        raise ModelError(
+            f"the model fails with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            code="model-failed", where=f"{batch.locations[0]}, given {shapes}",
+            expected="inputs as the model takes them",
+            hint="{image_size}, {mean} and {std} for images, or {transform=FILE.py:FN}",
+        ) from error  # fmt: skip
 
 
 def _moved(value: Any, device: Any) -> Any:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from fewbit.api.options import checked
+from fewbit.api.options import checked, refuse_later
 from fewbit.data.dataset import Dataset
-from fewbit.data.opening import open_source, scan_source
+from fewbit.data.opening import ReadingOptions, open_samples, scan_source
 from fewbit.data.tasks import TASK_KEYS, find_task
-from fewbit.data.types import Action, DataReport, SampleError, Source
-from fewbit.errors import DataError, UsageError
+from fewbit.data.types import Action, DataReport, SampleError
+from fewbit.errors import UsageError
 from fewbit.model_info import ModelInfo
 from fewbit.options import option
 from fewbit.output import open_output
@@ -33,7 +33,7 @@ class DataOptions(TypedDict, total=False):
     workers: int
     preprocess: str | None
     image_size: int | str | tuple[int | None, int | None] | None
-    resize: str
+    resize: str | None
     mean: Any
     std: Any
     layout: str | None
@@ -43,21 +43,25 @@ class DataOptions(TypedDict, total=False):
     pack: str
 
 
-@checked("check")
+@checked("check", implied=("model",))
 def open_dataset(data: Any, **options: Unpack[DataOptions]) -> Dataset:
     """Open anything that holds samples: a path, an archive, a URL, a hub name, `FILE.py:NAME`, or an object.
 
     Args:
-        data: what to open. Nothing is decoded until a sample is asked for.
-        options: see `DataOptions`.
+        data: what to open. Nothing is decoded until a sample is asked for, unless `on_error` is to drop samples.
+        options: see `DataOptions`. Those for images and text hold for `Dataset.inputs`.
 
     Raises:
         DataError: it is damaged, and `on_error` says to raise; all issues are named at once.
     """
-    source, report = open_source(data, **reading_options(options))
-    dataset = Dataset.of(source, report, transform=user_transform(options.get("transform")))
-    count = options.get("samples")
-    return dataset if count is None else dataset.subset(count, options.get("seed", 0))
+    from fewbit.data.inputs import load_transform
+
+    count, seed, transform = options.get("samples"), options.get("seed", 0), options.get("transform")
+    dataset = open_samples(data, samples=count, seed=seed, **reading_options(options))
+    if transform is not None:
+        dataset = dataset.map(load_transform(transform))
+    dataset.options = dict(options)
+    return dataset
 
 
 @checked("check")
@@ -76,39 +80,52 @@ def check_dataset(
         data: what to check.
         model: compare every sample with the inputs of this model.
         quick: read names, sizes and headers only.
-        purpose: `calibration` or `training`: also judge whether the data suits this use.
+        purpose: `calibration`: also judge whether the data suits this use.
         progress: None (automatic), True, False, or an object.
         options: see `DataOptions`.
     """
+    if purpose == "training":
+        raise refuse_later("purpose", purpose, "check", "it comes with finetune")
+    info = None if model is None else _inspect(model, options)
     run = Run(make_progress(progress))
     try:
         with run.phase("check data", unit="sample") as bar:
-            _, report = _scan(data, quick=quick, model=model, purpose=purpose, options=options)
+            dataset, report = _scan(data, quick=quick, options=options)
+            if info is not None:
+                _check_model(dataset, info, report, options)
+            if purpose == "calibration":
+                _advise(dataset, report, info, options)
             bar.advance(report.facts.get("samples", 0))
     finally:
         run.close()
     return report
 
 
-@checked("check")
-def fix_dataset(data: Any, output: str | Path, **options: Unpack[DataOptions]) -> DataReport:
+@checked("check", implied=("fix",))
+def fix_dataset(
+    data: Any, output: str | Path, *, overwrite: bool = False, **options: Unpack[DataOptions]
+) -> DataReport:
     """Write a repaired copy of a dataset; the original is never changed.
 
     Args:
         data: what to repair.
         output: a new folder.
+        overwrite: replace an earlier repaired copy, unless files in it were changed or added since.
         options: see `DataOptions`.
 
     Returns:
         The report of the original; `facts["changes"]` says what was changed, `facts["copy"]` is the report of the copy.
     """
     from fewbit import registry
+    from fewbit.data.repaired_copy import check_copy, mark_copy
 
+    inputs = [Path(data)] if isinstance(data, str | Path) and Path(data).exists() else []
+    check_copy(Path(output), overwrite=overwrite, inputs=inputs)
     given = options.get("on_error")
-    policy: dict[str, Action] = {"*": "repair", "**": "drop"}
-    policy |= given if isinstance(given, Mapping) else {}
-    reading = reading_options(options) | {"on_error": policy, "depth": "full"}
-    source, report = scan_source(data, **reading)
+    actions: dict[str, Action] = {"*": "repair", "**": "drop"}
+    actions |= given if isinstance(given, Mapping) else {}
+    reading = reading_options(options)
+    source, report = scan_source(data, **reading | {"on_error": actions, "depth": "full"})
     names = registry.names("data_formats")
     format = registry.get("data_formats", report.data_format) if report.data_format in names else None
     if format is None or format.write is None:
@@ -116,24 +133,38 @@ def fix_dataset(data: Any, output: str | Path, **options: Unpack[DataOptions]) -
             f"data of the format {report.data_format} cannot be repaired", code="fix-unsupported",
             where=report.source, hint="correct the files that {fewbit.check} names",
         )  # fmt: skip
-    inputs = [Path(data)] if isinstance(data, str | Path) and Path(data).exists() else []
-    with open_output(Path(output), inputs=inputs, is_file=False) as folder:
+    if report.facts.get("splits"):  # of the original, before anything is left out
+        report.facts["samples"] = sum(report.facts["splits"].values())
+    with open_output(Path(output), overwrite=overwrite, inputs=inputs, is_file=False) as folder:
+        folder.clear()
         report.facts["changes"] = format.write(source, folder.work)
-    settings = reading_options(options) | {"data_format": report.data_format, "depth": "full"}
+        mark_copy(folder.work)
+    settings = reading | {"data_format": report.data_format, "depth": "full"}
     report.facts["copy"] = scan_source(str(output), **settings)[1]
     return report
 
 
-def _scan(
-    data: Any, *, quick: bool, model: Any, purpose: str | None, options: DataOptions
-) -> tuple[Source, DataReport]:
-    count = options.get("samples")
-    depth = "index" if quick or count is not None else "full"
-    source, report = scan_source(data, **reading_options(options) | {"depth": depth})
+def _inspect(model: Any, options: DataOptions) -> ModelInfo:
+    """The model's header; options that contradict it are errors before any data is read."""
+    from fewbit.backends import find_backend
+    from fewbit.data.images import IMAGE_OPTIONS
+    from fewbit.data.images.preprocess import resolve_preprocessing
+
+    info = find_backend(model).inspect(model)
+    if any(options.get(name) is not None for name in IMAGE_OPTIONS):
+        resolve_preprocessing(options, info)
+    return info
+
+
+def _scan(data: Any, *, quick: bool, options: DataOptions) -> tuple[Dataset, DataReport]:
+    """Read everything, or names and headers, or a sample of it."""
+    count, task = options.get("samples"), options.get("task")
+    settings = reading_options(options) | {"depth": "index" if quick or count is not None else "full"}
+    source, report = scan_source(data, **settings)
     report.facts.setdefault("samples", len(source))
+    dataset = Dataset.of(source, report)
     if quick:
         report.facts["quick"] = True
-    dataset = Dataset.of(source, report, transform=user_transform(options.get("transform")))
     if count is not None:
         dataset = dataset.subset(count, options.get("seed", 0))
         report.facts["checked"] = len(dataset)
@@ -141,18 +172,14 @@ def _scan(
             try:
                 dataset[index]
             except SampleError as error:
-                report.add(error.issue.type, error.issue.message, error.issue.location)
-    if (task := options.get("task")) is not None:
+                report.add_error(error)
+    if task is not None:
         _check_task(dataset, task, report, quick=quick)
-    if model is not None:
-        _check_model(dataset, model, report, purpose, options)
-    elif purpose == "calibration":
-        _advise(dataset, report, None, options)
-    return source, report
+    return dataset, report
 
 
 def _check_task(dataset: Dataset, name: str, report: DataReport, *, quick: bool) -> None:
-    """Whether samples have the keys of a task; the first decides what all have, except for labels."""
+    """Whether samples have the keys of a task; with `quick` only the first is read."""
     task = find_task(name)
     report.facts["task"] = task.name
     for index in range(len(dataset) if not quick else min(len(dataset), 1)):
@@ -160,56 +187,33 @@ def _check_task(dataset: Dataset, name: str, report: DataReport, *, quick: bool)
             sample = dataset[index]
         except SampleError:
             continue  # reported by the scan
-        missing = [
-            " or ".join(group) for group in task.needs
-            if group and not any(isinstance(sample, Mapping) and sample.get(key) is not None for key in group)
-        ]  # fmt: skip
+        keys = [key for key in sample if sample[key] is not None] if isinstance(sample, Mapping) else []
+        missing = [" or ".join(group) for group in task.needs if group and not set(group) & set(keys)]
         if missing:
-            keys = ", ".join(sample) if isinstance(sample, Mapping) else type(sample).__name__
-            report.add(TASK_KEYS, f"no {', no '.join(missing)}; it has {keys}", dataset.location(index))
+            text = f"no {', no '.join(missing)}; it has {', '.join(keys) or type(sample).__name__}"
+            report.add(TASK_KEYS, text, dataset.location(index))
 
 
-def _check_model(dataset: Dataset, model: Any, report: DataReport, purpose: str | None, options: DataOptions) -> None:
-    from fewbit.backends import find_backend
+def _check_model(dataset: Dataset, info: ModelInfo, report: DataReport, options: DataOptions) -> None:
     from fewbit.data.inputs import check_inputs
 
-    info = find_backend(model).inspect(model)
     report.facts["model"] = {"kind": info.kind, "inputs": [str(tensor) for tensor in info.inputs]}
     check_inputs(dataset, info, report, options)
-    if purpose == "calibration":
-        _advise(dataset, report, info, options)
 
 
 def _advise(dataset: Dataset, report: DataReport, info: ModelInfo | None, options: DataOptions) -> None:
-    from fewbit.data.inputs.advisor import advise
+    from fewbit.data.inputs import advise
 
     samples, seed = options.get("samples") or option("samples").default, options.get("seed", 0)
     advise(dataset, report, info=info, samples=samples, seed=seed, max_length=options.get("max_length", 512))
 
 
-def reading_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def reading_options(options: Mapping[str, Any]) -> ReadingOptions:
     """What `open_source` takes of the data options; column names go to the format."""
-    settings = dict(options.get("data_option") or {})
-    for name in ("text_column", "label_column"):
-        if options.get(name) is not None:
-            settings[name] = options[name]
+    columns = {name: options[name] for name in ("text_column", "label_column") if options.get(name) is not None}
     on_error = options.get("on_error")
     return {
-        "data_format": options.get("data_format"), "data_option": settings, "task": options.get("task"),
-        "split": options.get("split"), "on_error": None if on_error == "raise" else on_error,
+        "data_format": options.get("data_format"), "data_option": {**(options.get("data_option") or {}), **columns},
+        "task": options.get("task"), "split": options.get("split"),
+        "on_error": None if on_error == "raise" else on_error,
     }  # fmt: skip
-
-
-def user_transform(transform: Any) -> Callable[[Any], Any] | None:
-    if isinstance(transform, str):
-        from fewbit.data.user_code import load_function
-
-        function: Callable[[Any], Any] = load_function(transform, param="transform")
-        return function
-    if transform is not None and not callable(transform):
-        raise DataError(
-            f"a transform of type {type(transform).__name__}", code="transform", expected="a function",
-            hint="{transform=FILE.py:FN}",
-        )  # fmt: skip
-    result: Callable[[Any], Any] | None = transform
-    return result

@@ -8,16 +8,17 @@ tokenizer files            also one folder above: `onnx/model.onnx` is a common 
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from fewbit.model_info import as_labels, parse_text
+
 _MOST_BYTES = 16 << 20
-_MOST_LABELS = 1_000_000
+_IMAGE_KEYS = {"image_size", "resize", "resize_to", "mean", "std", "scale", "layout", "channels", "preprocess"}
 _LABEL_KEYS = ("names", "labels", "classes", "class_names", "id2label")
 _ULTRALYTICS_TASKS = {"detect": "object-detection", "segment": "segmentation", "classify": "image-classification"}
 
@@ -35,22 +36,28 @@ class SidecarFiles:
 def read_sidecar_files(path: Path) -> SidecarFiles:
     """Read what lies next to a model file, or in a model folder; damaged files count as absent.
 
-    Args:
-        path: the model's file or folder.
+    Settings of `preprocessing.json` win over those of `preprocessor_config.json`, which it need not repeat.
     """
     folder = (path if path.is_dir() else path.parent).absolute()
     folders = [folder, folder.parent] if folder.name == "onnx" else [folder]
-    tokenizer = _tokenizer(path)
-    candidates = [] if path.is_dir() else [folder / f"{path.stem}.preprocessing.json"]
-    candidates += [parent / "preprocessing.json" for parent in folders]
-    for file in candidates:
-        if content := read_json(file):
-            labels = as_labels(content.pop("labels", None))
-            return SidecarFiles(content, file.name, labels, tokenizer)
-    for parent in folders:
-        if (content := read_json(parent / "preprocessor_config.json")) and (settings := _from_processor(content)):
-            return SidecarFiles(settings, "preprocessor_config.json", None, tokenizer)
-    return SidecarFiles(tokenizer=tokenizer)
+    files = [] if path.is_dir() else [folder / f"{path.stem}.preprocessing.json"]
+    files += [parent / "preprocessing.json" for parent in folders]
+    files += [parent / "preprocessor_config.json" for parent in folders]
+    settings: dict[str, Any] = {}
+    sources: list[str] = []
+    for file in files:
+        content = read_json(file)
+        if file.name == "preprocessor_config.json":
+            content = _from_processor(content)
+            if _IMAGE_KEYS & settings.keys():
+                continue  # one file decides about images
+        elif any(name.endswith("preprocessing.json") for name in sources):
+            continue
+        if content:
+            settings = content | settings
+            sources.append(file.name)
+    labels = as_labels(settings.pop("labels", None))
+    return SidecarFiles(settings, " and ".join(sources) or None, labels, _tokenizer(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -71,52 +78,10 @@ def _tokenizer(path: Path) -> str | None:
     return None if folder is None else str(folder)
 
 
-def _from_processor(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    from fewbit.data.images.preprocess import from_preprocessor_config
+def _from_processor(config: Mapping[str, Any]) -> dict[str, Any]:
+    from fewbit.data.images.processor_config import from_preprocessor_config
 
-    settings: Mapping[str, Any] = from_preprocessor_config(dict(config))
-    return settings
-
-
-def as_labels(value: Any) -> tuple[str, ...] | None:
-    """Class names from a list, a mapping of numbers to names, or a text that holds one of these.
-
-    >>> as_labels("{0: 'cat', 1: 'dog'}"), as_labels(["a", "b"]), as_labels({"1": "b", "0": "a"}), as_labels("cat,dog")
-    (('cat', 'dog'), ('a', 'b'), ('a', 'b'), ('cat', 'dog'))
-    """
-    if isinstance(value, str):
-        parsed = parse_text(value)
-        if isinstance(parsed, str):
-            separator = "\n" if "\n" in parsed.strip() else ","
-            parsed = [label.strip() for label in parsed.strip().split(separator)]
-        value = parsed
-    if isinstance(value, Mapping):
-        try:
-            numbered = {int(key): str(name) for key, name in value.items()}
-        except (TypeError, ValueError):
-            return None
-        if sorted(numbered) != list(range(len(numbered))):
-            return None
-        value = [numbered[index] for index in range(len(numbered))]
-    if not isinstance(value, Sequence) or not 0 < len(value) <= _MOST_LABELS:
-        return None
-    labels = tuple(str(name) for name in value)
-    generic = all(name == f"LABEL_{index}" for index, name in enumerate(labels))
-    return None if generic or not all(labels) else labels
-
-
-def parse_text(text: str) -> Any:
-    """A number, list or dict written as JSON or as Python's repr; otherwise the text itself."""
-    if len(text) > _MOST_BYTES:
-        return ""
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        pass
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
+    return from_preprocessor_config(config)
 
 
 def numbers_in(value: Any) -> tuple[float, ...] | None:

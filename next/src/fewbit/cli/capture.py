@@ -19,9 +19,6 @@ def run(values: dict[str, Any], surface: Surface) -> int:
         for name, example in (("data", "DATA"), ("output", "captured"))
         if values[name] is None
     ]
-    if values["factory"] is not None:
-        hint = f"fewbit capture {values['factory']} ..."
-        mistakes.append(UsageError("MODEL is the function itself", code="capture-option", param="factory", hint=hint))
     raise_all(mistakes)
     from fewbit.api.capture import capture_dataset
 

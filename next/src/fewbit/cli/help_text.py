@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from fewbit.cli.parsing import usage
-from fewbit.options import COMMANDS, GROUPS, Command, Option, options_of
+from fewbit.option_rules import shown_options
+from fewbit.options import COMMANDS, GROUPS, Command, Option
 
 _HEAD = "fewbit: make models smaller and check that they still work"
 _COLUMN = 28
@@ -47,7 +48,7 @@ def command_help(name: str, *, long: bool, width: int = 80) -> str:
     width = max(60, min(width, 100))
     lines = [f"{command.help}.", "", f"Usage: {usage(command)}", "", "Examples:"]
     lines += [f"  {example}" for example in command.examples]
-    options = options_of(name)
+    options = shown_options(name)
     if not long:
         common = [option for option in options if option.common]
         lines += ["", "Common options:", *_rows(common, command, width)] if common else []
@@ -64,7 +65,7 @@ def _rows(options: list[Option], command: Command, width: int) -> list[str]:
     lines = []
     for option in options:
         short = f"-{option.short}, " if option.short else "    "
-        value = "|".join(option.choices) if option.choices else option.value
+        value = option.value or "|".join(option.choices)
         flag = f"  {short}{option.flag}{' ' + value if value else ''}"
         if option.kind == "flag" and option.default:
             flag = f"  {short}--no-{option.flag[2:]}"

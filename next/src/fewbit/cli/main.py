@@ -87,9 +87,11 @@ def _dispatch(words: list[str], surface: Surface) -> int:
         surface.print(help_text.command_help(name, long="--help" in words, width=surface.width))
         return OK
     values = parse_command(name, words[1:])
+    command = importlib.import_module(f"fewbit.cli.{name}")
+    if hasattr(command, "complete"):  # what follows from the line alone, such as the name of the output
+        command.complete(values)
     surface.start(name, values)
-    run = importlib.import_module(f"fewbit.cli.{name}").run
-    code: int = run(values, surface)
+    code: int = command.run(values, surface)
     return code
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fewbit.errors import FewbitError, UsageError, nearest, raise_all
+from fewbit.option_rules import shown_options, unused
 from fewbit.options import COMMANDS, REMOVED, Command, Option, options_of, parse
 
 
@@ -22,7 +23,7 @@ def parse_command(name: str, words: Sequence[str]) -> dict[str, Any]:
         words: what follows it.
 
     Returns:
-        Every option of the command, and the key `given`: the names of those that were on the line.
+        Every option of the command, and the key `given`: the words of those that were on the line, by name.
 
     Raises:
         UsageError: all mistakes at once.
@@ -41,7 +42,9 @@ def parse_command(name: str, words: Sequence[str]) -> dict[str, Any]:
             )
         except UsageError as error:
             errors.append(error)
-    values["given"] = set(raw)
+    values["given"] = raw
+    if "config" not in raw:  # which may bring what an option needs; then the verb itself looks
+        errors += unused(name, [option.name for option in options if values[option.name] != option.default_for(name)])
     positional = _without_unknown(name, options, rest, errors)
     _arguments(command, positional, values, errors)
     raise_all(errors)
@@ -101,7 +104,6 @@ def _without_unknown(name: str, options: Sequence[Option], rest: list[str], erro
 
 
 def _unknown_option(name: str, options: Sequence[Option], flag: str) -> UsageError:
-    known = {option.flag: option for option in options}
     key = flag.lstrip("-").replace("-", "_")
     replacement = REMOVED.get(key)
     similar = nearest(flag.lstrip("-"), [option.flag[2:] for option in options])
@@ -110,7 +112,7 @@ def _unknown_option(name: str, options: Sequence[Option], flag: str) -> UsageErr
     elif similar:
         hint = f"--{similar[0]}"
     else:
-        hint = f"fewbit {name} --help lists all {len(known)} options"
+        hint = f"fewbit {name} --help lists all options"
     return UsageError(
         f"{name} has no option {flag}",
         code="option-unknown",
@@ -171,7 +173,9 @@ def shell_completion(words: Sequence[str]) -> int | None:
 
     from fewbit.cli.help_text import built_commands
 
-    group = click.Group("fewbit", commands={name: _click_command(name, options_of(name)) for name in built_commands()})
+    group = click.Group(
+        "fewbit", commands={name: _click_command(name, shown_options(name)) for name in built_commands()}
+    )
     return shell_complete(group, {}, "fewbit", "_FEWBIT_COMPLETE", os.environ["_FEWBIT_COMPLETE"])
 
 

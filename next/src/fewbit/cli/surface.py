@@ -74,9 +74,9 @@ class Surface:
         head = {"schema": 1, "fewbit": __version__, "command": self.command, "exit_code": exit_code}
         return {**head, **empty, "record": None, **fields}
 
-    def result(self, record: Any) -> int:
+    def result(self, record: Any, *, verbose: int = 0) -> int:
         """Print the final screen, or the record as JSON; returns the exit code of its verdict."""
-        from fewbit.record.screen import LABELS, screen
+        from fewbit.record.screen import LABELS, details, screen
 
         code = EXIT_CODES[record.verdict]
         if self.json:
@@ -85,7 +85,7 @@ class Surface:
             }
             self.print_json(self.document(code, **fields, record=record.to_dict()))
             return code
-        text = screen(record)
+        text = screen(record) + (f"\n\n{details(record)}" if verbose else "")
         if self._colored(sys.stdout) and record.verdict:
             color = {"ok": 32, "degraded": 33, "broken": 31, "not-measured": 33}[record.verdict]
             label = LABELS[record.verdict]

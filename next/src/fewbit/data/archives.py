@@ -11,28 +11,26 @@ import gzip
 import io
 import itertools
 import re
-import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from fewbit.data import members as _members
-from fewbit.data.files import FILE_UNREADABLE, SYSTEM_FILES, Folder
+from fewbit.data.files import FILE_UNREADABLE, Folder, folder_order
 from fewbit.data.members import (
     ARCHIVE_BROKEN,
     ARCHIVE_UNSAFE,
     EXPANSION_BOMB,
-    RATIO,
-    RATIO_FROM,
     STORED,
     ArchiveError,
     Member,
+    member_content,
     tar_members,
     zip_data_offset,
     zip_members,
 )
 from fewbit.data.splits import split_of_folder
-from fewbit.data.streams import MEMBER_CORRUPT, Handle, InflateStream, StoredStream
+from fewbit.data.streams import Handle, InflateStream, StoredStream
 from fewbit.data.types import DataReport, Files, Issue, IssueType, Location, SampleError, Severity
 from fewbit.errors import DataError, plural
 
@@ -40,12 +38,12 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 SHARD_MISSING = IssueType(
     "shard-missing", Severity.ERROR, "missing file of a pattern", "correct the range of the pattern", "raise", ("drop",)
 )
-ISSUES = (*_members.ISSUES, MEMBER_CORRUPT, SHARD_MISSING)
+ISSUES = (*_members.ISSUES, SHARD_MISSING)
 
 _IN_MEMORY_BYTES = 16 << 20
 """Members up to this size are read into memory, checksum included; larger ones as a stream."""
 _BUFFER = 1 << 16
-_ROLE_FOLDERS = frozenset(("images", "labels", "annotations", "masks", "jpegimages", "sample-inputs", "sample-outputs"))
+_ROLE_FOLDERS = frozenset(("images", "labels", "annotations", "masks", "jpegimages"))
 
 
 def is_archive(name: str) -> bool:
@@ -57,7 +55,7 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def open_archive(files: Files, name: str, root: str, report: DataReport) -> Files:
+def open_archive(files: Files, name: str, root: str, report: DataReport) -> Archive:
     """The files inside one archive.
 
     Args:
@@ -69,16 +67,11 @@ def open_archive(files: Files, name: str, root: str, report: DataReport) -> File
     Raises:
         DataError: it cannot be read at all.
     """
-    lower = name.lower()
-    archive: _Archive
+    shown = root if "://" in root else name
     try:
-        if lower.endswith(".zip"):
-            archive = ZipFiles(files, name, root, report)
-        elif lower.endswith(".tar"):
-            archive = TarFiles(files, name, root, report)
-        else:
-            archive = TarFiles(*_decompressed(files, name), root, report, display_name=name)
-        archive.names()
+        if not name.lower().endswith((".zip", ".tar")):
+            files, name = _decompressed(files, name)
+        return Archive(files, name, root, shown, report)
     except ArchiveError as error:
         raise DataError(
             f"{error.type.meaning}: {root} {error.message}",
@@ -87,44 +80,61 @@ def open_archive(files: Files, name: str, root: str, report: DataReport) -> File
             expected="a complete zip or tar archive",
             hint=error.type.hint,
         ) from error
-    return archive
 
 
-class _Archive:
-    """Base of zip and tar archives: an index of members, built once, and streams over one shared handle."""
+class Archive:
+    """The members of a zip or tar archive.
 
-    def __init__(
-        self,
-        files: Files,
-        name: str,
-        root: str | None = None,
-        report: DataReport | None = None,
-        display_name: str | None = None,
-    ):
-        self.root = root or name
-        self._display_name = self.root if "://" in self.root else display_name or name
+    Args:
+        files: where the archive is.
+        name: of the archive there.
+        root: how the user named it.
+        shown: the name of the archive in locations.
+        report: takes issues of single members.
+    """
+
+    def __init__(self, files: Files, name: str, root: str, shown: str, report: DataReport):
+        self.root, self._shown = root, shown
         self._handle = Handle(files, name)
-        self._outer, self._name = files, name
-        self._report: DataReport | None = report or DataReport()
-        self._index: dict[str, Member] | None = None
-        self._names: tuple[str, ...] = ()
+        self._is_zip = name.lower().endswith(".zip")
+        self._archive_fingerprint = files.fingerprint(name)
         self._wrapper = ""
+        self._members, self._folders = self._index(report)
 
-    def __getstate__(self) -> dict[str, Any]:
-        self._files()
-        return {**self.__dict__, "_report": None}
+    def _index(self, report: DataReport) -> tuple[dict[str, Member], tuple[str, ...]]:
+        def problem(kind: IssueType, message: str, name: str) -> None:
+            report.add(kind, message, Location(self.location(name)))
+
+        index: dict[str, Member] = {}
+        folders: set[str] = set()
+        for member in (zip_members if self._is_zip else tar_members)(self._handle.read_at, self._handle.size, problem):
+            name = "/".join(segment for segment in member.name.split("/") if segment not in ("", "."))
+            if name in index:
+                problem(ARCHIVE_UNSAFE, "two members have this name", name)
+            elif name and member.name.endswith("/"):
+                folders.add(name)
+            elif name:
+                index[name] = member
+        parents = {path[:end] for path in (*index, *folders) for end, sign in enumerate(path) if sign == "/"}
+        names, empty = folder_order(index), folder_order(folders - parents)
+        self._wrapper = _wrapper(names, [f"{folder}/" for folder in empty])
+        cut = len(self._wrapper)
+        inside = tuple(path[cut:] for path in folder_order(folders | parents) if len(path) >= cut)
+        return {name[cut:]: index[name] for name in names}, inside
 
     def names(self) -> Sequence[str]:
         """Every regular member, in the order of an unpacked folder."""
-        self._files()
-        return self._names
+        return tuple(self._members)
+
+    def folders(self) -> Sequence[str]:
+        """Every folder, also empty ones that the archive names."""
+        return self._folders
 
     def open(self, name: str) -> BinaryIO:
         """A seekable stream of one member."""
-        stream = self._stream(name)
         if self.size(name) <= _IN_MEMORY_BYTES:
-            return io.BytesIO(stream.readall())
-        return cast(BinaryIO, io.BufferedReader(stream, _BUFFER))
+            return io.BytesIO(self.read(name, _IN_MEMORY_BYTES))
+        return cast(BinaryIO, io.BufferedReader(self._stream(name), _BUFFER))
 
     def size(self, name: str) -> int:
         """Bytes of one member, as the archive claims; a stream that gives another number is an error."""
@@ -132,15 +142,20 @@ class _Archive:
 
     def read(self, name: str, limit: int) -> bytes:
         """At most `limit` bytes from the start of one member; the rest is not read."""
-        stream = self._stream(name)
-        return stream.readall() if limit >= self.size(name) else io.BufferedReader(stream, 1).read(limit)
+        member = self._member(name)
+        if limit < member.size:
+            return io.BufferedReader(self._stream(name), 1).read(limit)
+        try:
+            return member_content(self._handle.read_at, member, self._start(member))
+        except ArchiveError as error:
+            raise self._error(name, error) from error
 
     def fingerprint(self, name: str) -> str:
         """Checksum and size of the member, or the fingerprint of an archive without checksums."""
         member = self._member(name)
         if member.crc >= 0:
             return f"{member.crc:08x}-{member.size}"
-        return f"{self._outer.fingerprint(self._name)}-{member.offset}-{member.size}"
+        return f"{self._archive_fingerprint}-{member.offset}-{member.size}"
 
     def path(self, name: str) -> str | None:
         """`None`: no member is a file on disk."""
@@ -148,76 +163,74 @@ class _Archive:
 
     def location(self, name: str) -> str:
         """How a member is shown: `a.zip!/x/1.jpg`."""
-        return f"{self._display_name}!/{self._wrapper}{name}" if name else self._display_name
-
-    def _files(self) -> dict[str, Member]:
-        if self._index is None:
-            index: dict[str, Member] = {}
-            for member in self._list():
-                name = "/".join(segment for segment in member.name.split("/") if segment not in ("", "."))
-                if name in index:
-                    self._problem(ARCHIVE_UNSAFE, "two members have this name", name)
-                elif name:
-                    index[name] = member
-            names = folder_order(index)
-            self._wrapper = _wrapper(names)
-            self._index = {name[len(self._wrapper) :]: index[name] for name in names}
-            self._names = tuple(self._index)
-            self._report = None  # issues are reported once
-        return self._index
+        return f"{self._shown}!/{self._wrapper}{name}" if name else self._shown
 
     def _member(self, name: str) -> Member:
         try:
-            return self._files()[name]
+            return self._members[name]
         except KeyError:
             raise SampleError(Issue(FILE_UNREADABLE, "no such member", Location(self.location(name)))) from None
 
-    def _problem(self, kind: IssueType, message: str, name: str) -> None:
-        if self._report is not None:
-            self._report.add(kind, message, Location(self.location(name)))
+    def _start(self, member: Member) -> int:
+        return zip_data_offset(self._handle.read_at, member) if self._is_zip else member.offset
 
     def _stream(self, name: str) -> StoredStream:
         member = self._member(name)
+        stream = StoredStream if member.method == STORED else InflateStream
         try:
-            return self._open(member, self.location(name))
+            return stream(self._handle, self._start(member), member, self.location(name))
         except ArchiveError as error:
-            raise SampleError(Issue(error.type, error.message, Location(self.location(name)))) from error
+            raise self._error(name, error) from error
 
-    def _list(self) -> Iterable[Member]:
-        raise NotImplementedError
-
-    def _open(self, member: Member, location: str) -> StoredStream:
-        raise NotImplementedError
+    def _error(self, name: str, error: ArchiveError) -> SampleError:
+        return SampleError(Issue(error.type, error.message, Location(self.location(name), byte=error.offset)))
 
 
-class ZipFiles(_Archive):
-    """The members of a zip archive.
-
-    Args:
-        files: where the archive is.
-        name: of the archive there.
-        root: how the user named it.
-        report: takes issues of single members.
-        display_name: the name of the archive in locations.
-    """
-
-    def _list(self) -> Iterable[Member]:
-        return zip_members(self._handle.read_at, self._handle.size, self._problem)
-
-    def _open(self, member: Member, location: str) -> StoredStream:
-        start = zip_data_offset(self._handle.read_at, member)
-        kind = StoredStream if member.method == STORED else InflateStream
-        return kind(self._handle, start, member, location)
+def _wrapper(names: Sequence[str], empty_folders: Sequence[str]) -> str:
+    """The folders that hold everything else, such as `dataset/`; not splits, nor roles such as `images`."""
+    if not names:
+        return ""
+    paths = [*names, *empty_folders]
+    wrapper = ""
+    for folder, last_folder in zip(min(paths).split("/")[:-1], max(paths).split("/")[:-1]):
+        if folder != last_folder or split_of_folder(folder) or folder.lower() in _ROLE_FOLDERS:
+            break
+        wrapper += f"{folder}/"
+    return wrapper
 
 
-class TarFiles(_Archive):
-    """The members of a tar archive; see `ZipFiles`."""
+def _decompressed(files: Files, name: str) -> tuple[Files, str]:
+    """The decompressed tar of a compressed one, in the cache."""
+    from fewbit.data.cache import cached_file
 
-    def _list(self) -> Iterable[Member]:
-        return tar_members(self._handle.read_at, self._handle.size, self._problem)
+    def write(target: BinaryIO) -> None:
+        with files.open(name) as stream:
+            for chunk in _decompressed_chunks(stream, name, files.size(name)):
+                target.write(chunk)
 
-    def _open(self, member: Member, location: str) -> StoredStream:
-        return StoredStream(self._handle, member.offset, member, location)
+    tar = cached_file(f"decompressed tar\0{files.root}\0{files.fingerprint(name)}", write)
+    return Folder(tar), tar.name
+
+
+def _decompressed_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[bytes]:
+    """The decompressed content of a `.gz` or `.zst` file in pieces; a bomb ends it."""
+    import zstandard
+
+    reader: Any = gzip.GzipFile(fileobj=stream)
+    if not name.lower().endswith(("gz", "tgz")):
+        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    total = 0
+    while True:
+        try:
+            chunk = reader.read(1 << 20)
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+            raise ArchiveError(ARCHIVE_BROKEN, f"is damaged after {total:,} decompressed bytes: {error}") from error
+        if not chunk:
+            return
+        total += len(chunk)
+        if total > _members.RATIO_FROM and total > _members.RATIO * max(size, 1):
+            raise ArchiveError(EXPANSION_BOMB, f"{size:,} bytes expand to more than {total:,}")
+        yield chunk
 
 
 class ListedFiles:
@@ -241,77 +254,9 @@ class ListedFiles:
         """The files of the pattern, in its order."""
         return self._names
 
-
-def folder_order(names: Iterable[str]) -> list[str]:
-    """Names without hidden and system files, in the order in which `Folder` lists them: files before subfolders.
-
-    >>> folder_order(["b/1", "a", ".git/x", "b/c/0", "Z/1"])
-    ['a', 'Z/1', 'b/1', 'b/c/0']
-    """
-    folders: dict[str, list[str]] = {}
-    for name in names:
-        parent, _, base = name.rpartition("/")
-        folders.setdefault(parent, []).append(base)
-    ordered = []
-    for folder in sorted(
-        folders, key=lambda folder: [_nfc(segment) for segment in folder.split("/")] if folder else []
-    ):
-        if folder and any(_hidden(segment) for segment in folder.split("/")):
-            continue
-        prefix = f"{folder}/" if folder else ""
-        ordered += [prefix + base for base in sorted(folders[folder], key=_nfc) if not _hidden(base)]
-    return ordered
-
-
-def natural_key(name: str) -> list[tuple[int, str]]:
-    """Sorts `input2` before `input10`.
-
-    >>> sorted(["input10", "input2", "a"], key=natural_key)
-    ['a', 'input2', 'input10']
-    """
-    pieces = re.split(r"(\d+)", name)
-    return [(int(piece[:4000]), piece) if number % 2 else (-1, piece) for number, piece in enumerate(pieces)]
-
-
-def _hidden(segment: str) -> bool:
-    return segment.startswith(".") or segment in SYSTEM_FILES
-
-
-def _nfc(segment: str) -> tuple[str, str]:
-    return unicodedata.normalize("NFC", segment), segment
-
-
-def _wrapper(names: Sequence[str]) -> str:
-    """The folders that hold everything else, such as `dataset/`; not splits, nor roles such as `images`."""
-    if not names:
-        return ""
-    folders = [name.split("/")[:-1] for name in (min(names), max(names))]
-    wrapper = ""
-    for folder, last_folder in zip(*folders):
-        if folder != last_folder or split_of_folder(folder) or folder.lower() in _ROLE_FOLDERS:
-            break
-        wrapper += f"{folder}/"
-    return wrapper
-
-
-def expand_braces(pattern: str, most: int = 1_000_000) -> list[str]:
-    """Every name of a pattern with ranges and choices; at most `most`.
-
-    >>> expand_braces("s-{08..10}.tar"), expand_braces("{train,val}.tar")
-    (['s-08.tar', 's-09.tar', 's-10.tar'], ['train.tar', 'val.tar'])
-    """
-    choices: list[Sequence[str]] = []
-    for number, piece in enumerate(re.split(r"\{([^{}]*(?:\.\.|,)[^{}]*)\}", pattern)):
-        ends = re.fullmatch(r"(\d{1,12})\.\.(\d{1,12})", piece)
-        if number % 2 == 0 or not (ends or "," in piece):
-            choices.append([piece if number % 2 == 0 else f"{{{piece}}}"])
-        elif ends:
-            first, last = int(ends[1]), int(ends[2])
-            width = len(ends[1]) if ends[1].startswith("0") else 0
-            choices.append([f"{value:0{width}}" for value in range(first, min(last, first + most) + 1)])
-        else:
-            choices.append(piece.split(","))
-    return ["".join(choice) for choice in itertools.islice(itertools.product(*choices), most)]
+    def folders(self) -> Sequence[str]:
+        """None: a pattern names files."""
+        return ()
 
 
 def listed_files(files: Files, pattern: str, root: str, report: DataReport) -> ListedFiles | None:
@@ -319,47 +264,26 @@ def listed_files(files: Files, pattern: str, root: str, report: DataReport) -> L
     existing = set(files.names())
     names = expand_braces(pattern)
     present = [name for name in names if name in existing]
-    if not present:
-        return None
-    for name in names:
+    for name in names if present else ():
         if name not in existing:
             report.add(SHARD_MISSING, f"{plural(len(present), 'file')} of {len(names):,} are there", Location(name))
-    return ListedFiles(files, present, root)
+    return ListedFiles(files, present, root) if present else None
 
 
-def _decompressed(files: Files, name: str) -> tuple[Files, str]:
-    """The decompressed tar of a compressed one, in the cache."""
-    from fewbit.data.cache import cached_file
+def expand_braces(pattern: str, most: int = 1_000_000) -> list[str]:
+    """Every name of a pattern with ranges and choices; at most `most`.
 
-    def write(target: BinaryIO) -> None:
-        with files.open(name) as stream:
-            for chunk in _decompressed_chunks(stream, name, files.size(name)):
-                target.write(chunk)
-
-    tar = cached_file(f"decompressed tar\0{files.root}\0{files.fingerprint(name)}", write)
-    return Folder(tar), tar.name
-
-
-def _decompressed_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[bytes]:
-    """The decompressed content of a `.gz` or `.zst` file in pieces; a bomb ends it."""
-    reader: Any
-    errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
-    if name.lower().endswith((".gz", ".tgz")):
-        reader = gzip.GzipFile(fileobj=stream)
-    else:
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        errors = (zstandard.ZstdError, OSError, EOFError)
-    total = 0
-    while True:
-        try:
-            chunk = reader.read(1 << 20)
-        except errors as error:
-            raise ArchiveError(ARCHIVE_BROKEN, f"is damaged after {total:,} decompressed bytes: {error}") from error
-        if not chunk:
-            return
-        total += len(chunk)
-        if total > RATIO_FROM and total > RATIO * max(size, 1):
-            raise ArchiveError(EXPANSION_BOMB, f"{size:,} bytes expand to more than {total:,}")
-        yield chunk
+    >>> expand_braces("s-{08..10}.tar"), expand_braces("{train,val}.tar"), expand_braces("a{b}c")
+    (['s-08.tar', 's-09.tar', 's-10.tar'], ['train.tar', 'val.tar'], ['a{b}c'])
+    """
+    choices: list[Sequence[str]] = []
+    for number, piece in enumerate(re.split(r"\{(\d{1,12}\.\.\d{1,12}|[^{}]*,[^{}]*)\}", pattern)):
+        if number % 2 == 0:
+            choices.append([piece])
+        elif "," in piece:
+            choices.append(piece.split(","))
+        else:
+            first, last = piece.split("..")
+            width = len(first) if first.startswith("0") else 0
+            choices.append([f"{value:0{width}}" for value in range(int(first), min(int(last), int(first) + most) + 1)])
+    return ["".join(choice) for choice in itertools.islice(itertools.product(*choices), most)]

@@ -19,6 +19,16 @@ SUFFIXES = frozenset((".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff")
 """Lower-case suffixes of audio files that are read."""
 SKIPPED_SUFFIXES = frozenset((".m4a", ".aac", ".wma", ".amr", ".mid", ".midi", ".weba", ".caf"))
 """Lower-case suffixes of audio files that are not read: they are reported as skipped."""
+_MAGIC = (
+    b"RIFF",
+    b"RIFX",
+    b"RF64",
+    b"fLaC",
+    b"OggS",
+    b"FORM",
+    b"ID3",
+    *(bytes((0xFF, byte)) for byte in range(0xE0, 0xFF)),
+)
 
 MOST_BYTES = 1 << 30
 MOST_VALUES = 1 << 28
@@ -49,22 +59,34 @@ def decode_audio(content: bytes | BinaryIO, location: Location = NOWHERE) -> tup
         if not isinstance(content, bytes):
             content.seek(0)
             content = content.read(MOST_BYTES + 1)
-        if not content:
-            raise SampleError(Issue(AUDIO_EMPTY, "0 bytes", location))
         if len(content) > MOST_BYTES:
-            raise SampleError(Issue(AUDIO_TOO_LONG, f"more than {MOST_BYTES:,} bytes", location))
+            raise _error(AUDIO_TOO_LONG, f"more than {MOST_BYTES:,} bytes", location)
+        if not content:
+            raise _error(AUDIO_EMPTY, "0 bytes", location)
         frames, rate, claimed = _decode(content, location)
     except SampleError:
         raise
     except Exception as error:  # decoders raise anything on damaged bytes
-        raise SampleError(Issue(AUDIO_UNREADABLE, str(error) or type(error).__name__, location)) from error
+        raise _error(AUDIO_UNREADABLE, str(error) or type(error).__name__, location) from error
     if len(frames) < claimed:
-        raise SampleError(Issue(AUDIO_TRUNCATED, f"{len(frames):,} of {claimed:,} samples", location))
+        raise _error(AUDIO_TRUNCATED, f"{len(frames):,} of {claimed:,} samples", location)
     if not len(frames):
-        raise SampleError(Issue(AUDIO_EMPTY, "no samples", location))
+        raise _error(AUDIO_EMPTY, "no samples", location)
     if rate <= 0:
-        raise SampleError(Issue(AUDIO_UNREADABLE, f"a sampling rate of {rate}", location))
+        raise _error(AUDIO_UNREADABLE, f"a sampling rate of {rate}", location)
     return (frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1, dtype=np.float32)), rate
+
+
+def judge_audio(head: bytes, location: Location) -> None:
+    """Raise a `SampleError` if a file that begins with these bytes is no audio."""
+    if not head:
+        raise _error(AUDIO_EMPTY, "0 bytes", location)
+    if not head.startswith(_MAGIC) and head.strip(b"\0"):  # silence may stand before the first frame of an MP3
+        raise _error(AUDIO_UNREADABLE, f"no audio; it begins with {head[:16].hex(' ')}", location)
+
+
+def _error(kind: IssueType, message: str, location: Location) -> SampleError:
+    return SampleError(Issue(kind, message, location))
 
 
 def _decode(data: bytes, location: Location) -> tuple[np.ndarray, int, int]:
@@ -73,7 +95,7 @@ def _decode(data: bytes, location: Location) -> tuple[np.ndarray, int, int]:
         try:
             return _decode_pcm(data, location)
         except EOFError:
-            raise SampleError(Issue(AUDIO_TRUNCATED, "the WAV header ends early", location)) from None
+            raise _error(AUDIO_TRUNCATED, "the WAV header ends early", location) from None
         except wave.Error as error:
             if "unknown format" not in str(error):
                 raise
@@ -100,7 +122,7 @@ def _decode_with_soundfile(data: bytes, location: Location) -> tuple[np.ndarray,
     try:
         soundfile: Any = require("soundfile", extra="audio", purpose="audio files other than PCM WAV")
     except MissingLibraryError as error:
-        raise SampleError(Issue(AUDIO_UNREADABLE, f"{error.what}: {error.hint}", location)) from error
+        raise _error(AUDIO_UNREADABLE, f"{error.what}: {error.hint}", location) from error
     blocks: list[np.ndarray] = []
     with soundfile.SoundFile(io.BytesIO(data)) as stream:
         rate, claimed, channels = int(stream.samplerate), int(stream.frames), int(stream.channels)
@@ -115,4 +137,4 @@ def _decode_with_soundfile(data: bytes, location: Location) -> tuple[np.ndarray,
 def _check_length(frames: int, channels: int, location: Location) -> None:
     if frames * channels > MOST_VALUES:
         message = f"{frames:,} samples in {channels} channels; at most {MOST_VALUES:,} values are decoded"
-        raise SampleError(Issue(AUDIO_TOO_LONG, message, location))
+        raise _error(AUDIO_TOO_LONG, message, location)

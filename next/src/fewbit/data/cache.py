@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -38,39 +38,34 @@ def cached_file(key: str, write: Callable[[BinaryIO], None]) -> Path:
         ResourceError: the disk is full.
     """
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
-    folder = cache_folder()
-    path = folder / digest[:2] / digest
-    if _touch(path):
-        return path
+    folder = cache_folder() / digest[:2]
+    if _touch(folder / digest):
+        return folder / digest
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f"{digest}.", suffix=".tmp", dir=path.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f"{digest}.", suffix=".tmp", dir=folder)
     except OSError:
         folder = _process_folder()
-        path = folder / digest
-        if path.exists():
-            return path
+        if (folder / digest).exists():
+            return folder / digest
         descriptor, temporary = tempfile.mkstemp(prefix=f"{digest}.", suffix=".tmp", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, folder / digest)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            free = shutil.disk_usage(folder).free
             raise ResourceError(
-                f"the disk is full: {free:,} bytes are free in {folder}",
-                code="disk-full",
-                where=str(folder),
-                hint="free some space, or set FEWBIT_CACHE_DIR to a folder on another disk",
-            ) from error
+                f"the disk is full: {shutil.disk_usage(folder).free:,} bytes are free in {folder}", code="disk-full",
+                where=str(folder), hint="free some space, or set FEWBIT_CACHE_DIR to a folder on another disk",
+            ) from error  # fmt: skip
         raise
-    trim(folder, keep=path)
-    return path
+    trim(cache_folder(), keep=folder / digest)
+    return folder / digest
 
 
 def cache_folder() -> Path:
@@ -87,23 +82,17 @@ def trim(folder: Path, keep: Path | None = None, max_bytes: int | None = None) -
         keep: a file that must stay.
         max_bytes: 16 GB by default.
     """
-    limit = MOST_BYTES if max_bytes is None else max_bytes
-    files = sorted(_files(folder))
-    total = sum(size for _, size, _ in files)
-    for used, size, path in files:
-        abandoned = path.suffix == ".tmp" and used < time.time() - _ABANDONED
-        if abandoned or (total > limit and path != keep and path.suffix != ".tmp"):
-            with contextlib.suppress(OSError):
-                path.unlink()
-                total -= size
-
-
-def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Time of last use, size and path of each file."""
+    files = []
     for path in folder.glob("*/*"):
         with contextlib.suppress(OSError):
-            status = path.stat()
-            yield status.st_mtime, status.st_size, path
+            files.append((path.stat().st_mtime, path.stat().st_size, path))
+    excess = sum(size for _, size, _ in files) - (MOST_BYTES if max_bytes is None else max_bytes)
+    for used, size, path in sorted(files):
+        unfinished = path.suffix == ".tmp"
+        if used < time.time() - _ABANDONED if unfinished else excess > 0 and path != keep:
+            with contextlib.suppress(OSError):
+                path.unlink()
+                excess -= size
 
 
 def _touch(path: Path) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data by name, not by path: `hf:org/name@revision`, `org/name`, and the common calibration corpora.
 
-    wikitext, pileval       a file or folder of that name, FEWBIT_WIKITEXT=PATH, the cache of `datasets`, or the hub
+    wikitext, pileval       a file or folder of that name, the cache of `datasets`, or the hub
     wikitext=PATH           the path, read as that corpus: lines of wikitext become articles
 
 Whether the hub can be reached is tried once, for three seconds; the library alone would wait for half a minute.
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from fewbit.data.files import Folder
 from fewbit.data.types import DataReport, Depth, Source
-from fewbit.errors import DataError, MissingLibraryError, UsageError, nearest, require
+from fewbit.errors import DataError, MissingLibraryError, require
 
 DATABASES = (
     "sqlite", "postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle", "duckdb", "snowflake", "bigquery",
@@ -37,24 +37,17 @@ _FILE = re.compile(
 
 @dataclass(frozen=True)
 class Corpus:
-    """A well-known text corpus.
-
-    Args:
-        hub: its name on the hub.
-        config: which of its configurations.
-        split: one that no benchmark evaluates on.
-        lines: its rows are lines of articles.
-    """
+    """A well-known text corpus on the hub: a split that no benchmark evaluates on, and whether rows are lines."""
 
     hub: str
-    config: str
     split: str
-    lines: bool
+    config: str = "default"
+    rows_are_lines: bool = False
 
 
-CORPORA: Mapping[str, Corpus] = {
-    "wikitext": Corpus("Salesforce/wikitext", "wikitext-2-raw-v1", "train", lines=True),
-    "pileval": Corpus("mit-han-lab/pile-val-backup", "default", "validation", lines=False),
+CORPORA = {
+    "pileval": Corpus("mit-han-lab/pile-val-backup", "validation"),
+    "wikitext": Corpus("Salesforce/wikitext", "train", "wikitext-2-raw-v1", rows_are_lines=True),
 }
 _ONLY_OF_LINES = ("empty-text", "duplicate-row", "missing-values", "split-leak")
 """Issues of rows that say nothing about a corpus whose rows are lines: it has many blank ones."""
@@ -66,24 +59,28 @@ def corpus_source(data: str, report: DataReport, *, depth: Depth, options: Mappi
     Raises:
         DataError: the corpus is not available; the message names three ways to get it.
     """
-    name, equals, path = data.partition("=")
+    name, _, path = data.partition("=")
     if name not in CORPORA:
         return None
-    if not equals:
-        path = os.environ.get(_variable(name), "") or (f"./{name}" if Path(name).exists() else "")
+    path = path or (f"./{name}" if Path(name).exists() else "")
     if path:
-        source = _from_path(path, data, report, depth, options)
+        from fewbit.data.opening import scan_source
+
+        others = {key: value for key, value in options.items() if key not in ("task", "split")}
+        source, inner = scan_source(
+            path, data_option=others, task=options.get("task"), split=options.get("split"), on_error=report.on_error,
+            depth=depth,
+        )  # fmt: skip
+        vars(report).update(vars(inner), source=data, complete=False)
     else:
         source = _from_cache(name, report, depth, options) or _from_hub(name, report, depth, options)
-    report.source = data
-    if not CORPORA[name].lines or not _has_lines(source):
+    if not CORPORA[name].rows_are_lines or not _has_lines(source):
         return source
     from fewbit.data.formats.text import Articles
 
     for code in _ONLY_OF_LINES:
-        report.counts.pop(code, None)
-        report.affected.pop(code, None)
-        report.types.pop(code, None)
+        for table in (report.counts, report.affected, report.types):
+            table.pop(code, None)  # type: ignore[attr-defined]
     report.issues[:] = [issue for issue in report.issues if issue.code not in _ONLY_OF_LINES]
     return Articles(source)
 
@@ -103,12 +100,12 @@ def hub_source(
     match = _EXPLICIT.fullmatch(data)
     if match is None and not (explicit or is_hub_name(data)):
         return None
-    name, revision = (match[1], match[2]) if match is not None else (data, None)
-    _check_options(options)
-    loaded = _load(name, options.get("config"), revision, data)
-    from fewbit.data.formats.huggingface import scan_object
+    from fewbit.data.formats.huggingface import FORMAT, scan_object
+    from fewbit.data.opening import check_options
 
-    report.data_format = "huggingface"
+    name, revision = (match[1], match[2]) if match is not None else (data, None)
+    check_options(options, [option.name for option in FORMAT.options], "a dataset of the hub")
+    loaded = _load(name, options.get("config"), revision, data)
     row_options = {key: value for key, value in options.items() if key != "config"}
     return scan_object(loaded, report, depth=depth, options=row_options)
 
@@ -167,22 +164,6 @@ def _unreachable(message: str, name: str, data: str) -> DataError:
     )  # fmt: skip
 
 
-def _from_path(path: str, data: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
-    from fewbit.data.opening import scan_source
-
-    data_options = {key: value for key, value in options.items() if key not in ("task", "split")}
-    source, inner = scan_source(
-        path,
-        data_option=data_options,
-        task=options.get("task"),
-        split=options.get("split"),
-        on_error=report.on_error,
-        depth=depth,
-    )
-    vars(report).update(vars(inner), source=data, complete=False)
-    return source
-
-
 def _from_cache(name: str, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source | None:
     """The corpus from the cache of `datasets`; loading it by name would try the network first."""
     corpus = CORPORA[name]
@@ -213,13 +194,12 @@ def _from_hub(name: str, report: DataReport, depth: Depth, options: Mapping[str,
         loaded = _load(corpus.hub, corpus.config, None, f"hf:{corpus.hub}")
     except (DataError, MissingLibraryError) as error:
         raise DataError(
-            f"{name} is not on this machine: {error.what}",
-            code="hub-unreachable",
+            f"{name} is not on this machine: {error.what}", code="hub-unreachable",
             where=f"{corpus.hub} ({corpus.config}, {corpus.split}) on the hub",
             expected="a file, the cache of `datasets`, or the hub",
-            hint=f"{{data={name}=PATH}}; or {_variable(name)}=PATH in the environment; or where there is a network,"
+            hint=f"{{data={name}=PATH}}; or a file or folder called {name}; or where there is a network,"
             f" load_dataset({corpus.hub!r}, {corpus.config!r}, split={corpus.split!r}).to_json('{name}.jsonl')",
-        ) from error
+        ) from error  # fmt: skip
     from fewbit.data.formats.huggingface import scan_object
 
     dataset = loaded[corpus.split] if isinstance(loaded, Mapping) else loaded
@@ -233,19 +213,3 @@ def _has_lines(source: Source) -> bool:
     if isinstance(source, TextSource) or not len(source):
         return False
     return isinstance(source[0].get("text"), str)
-
-
-def _variable(name: str) -> str:
-    return f"FEWBIT_{name.upper()}"
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    from fewbit.data.formats.huggingface import FORMAT
-
-    names = {option.name for option in FORMAT.options} | {"task", "split"}
-    unknown = next((name for name in options if name not in names), None)
-    if unknown is not None:
-        raise UsageError(
-            f"a dataset of the hub has no option {unknown!r}", code="data-option-unknown", param="data_option",
-            expected=", ".join(nearest(unknown, names) or sorted(names)), hint="{data_option=config=NAME}",
-        )  # fmt: skip

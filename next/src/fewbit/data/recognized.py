@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewbit.data.types import Files, SampleError
 from fewbit.errors import plural
@@ -14,72 +13,66 @@ from fewbit.errors import plural
 _MAX_NAMES = 2000
 
 
-@dataclass(frozen=True)
-class _Recognized:
-    """A format that is not read.
-
-    Args:
-        title: what people call it.
-        names: pattern of file names, in lower case.
-        magic: first bytes, as a pattern.
-        hint: what to do.
-    """
+class _Recognized(NamedTuple):
+    """A format that is not read: its title, what to do, the pattern of its names, and of its first bytes."""
 
     title: str
-    names: str
-    magic: bytes | None
     hint: str
+    names: str
+    magic: bytes | None = None
 
 
 _TO_NPZ = "one file per sample: numpy.savez('data/0.npz', **sample)"
+_PICKLE = "can run any code and is never opened; if you trust it, load it yourself and write " + _TO_NPZ
 _TABLE = (
     _Recognized(
-        "TFRecord", r".*\.tfrecords?(-\d+-of-\d+)?(\.gz)?|.*\.tfrec", None,
+        "TFRecord",
         "give fewbit the tf.data dataset itself: fewbit.Dataset(tf.data.TFRecordDataset(files).map(parse)); or write "
         + _TO_NPZ,
+        r".*\.tfrecords?(-\d+-of-\d+)?(\.gz)?|.*\.tfrec",
     ),
     _Recognized(
-        "HDF5", r".*\.(h5|hdf5|he5|hdf)", rb"\x89HDF\r\n\x1a\n",
+        "HDF5",
         "with h5py.File('data.h5') as file: numpy.savez('data.npz', **{key: file[key][:] for key in file}); then "
         "{data_option=stacked=true}",
+        r".*\.(h5|hdf5|he5|hdf)", rb"\x89HDF\r\n\x1a\n",
     ),
     _Recognized(
-        "MATLAB", r".*\.mat", rb"MATLAB 5\.0 MAT-file",
+        "MATLAB",
         "content = scipy.io.loadmat('data.mat'); numpy.savez('data.npz', **{key: content[key] for key in names})",
+        r".*\.mat", rb"MATLAB 5\.0 MAT-file",
     ),
     _Recognized(
-        "IDX (MNIST)", r".*[-.]idx[1-4][-.]ubyte(\.gz)?", rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x04]",
+        "IDX (MNIST)",
         "read it with torchvision.datasets.MNIST and give fewbit that dataset; or write " + _TO_NPZ,
+        r".*[-.]idx[1-4][-.]ubyte(\.gz)?", rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x04]",
     ),
     _Recognized(
-        "video", r".*\.(mp4|avi|mov|mkv|webm|mpg|mpeg|wmv|m4v)",
-        rb"....ftyp(isom|mp4|avc1|qt)|\x1aE\xdf\xa3|RIFF....AVI ",
-        "extract frames: ffmpeg -i video.mp4 -vf fps=1 frames/%06d.jpg",
+        "video", "extract frames: ffmpeg -i video.mp4 -vf fps=1 frames/%06d.jpg",
+        r".*\.(mp4|avi|mov|mkv|webm|mpg|mpeg|wmv|m4v)", rb"....ftyp(isom|mp4|avc1|qt)|\x1aE\xdf\xa3|RIFF....AVI ",
+    ),
+    _Recognized("PyTorch file", f"it holds a pickle, which {_PICKLE}", r".*\.(pt|pth|ckpt)"),
+    _Recognized(
+        "pickle", f"a pickle {_PICKLE}", r".*\.(pkl|pickle|p|joblib|dill)|(data|test)_batch(_\d)?", rb"\x80[\x02-\x05]."
     ),
     _Recognized(
-        "PyTorch file", r".*\.(pt|pth|ckpt)", None,
-        "it holds a pickle, which can run any code and is never opened; if you trust it, load it yourself and write "
-        + _TO_NPZ,
+        "archives inside a folder or archive", "open one archive by its path, or unpack them: unzip data.zip -d data",
+        r".*\.(zip|tar|tgz|tzst|tar\.gz|tar\.zst)",
     ),
+    _Recognized("7z archive", "7z x data.7z -odata; or pack it as zip or tar", r".*\.7z", rb"7z\xbc\xaf\x27\x1c"),
+    _Recognized("RAR archive", "unrar x data.rar data/; or pack it as zip or tar", r".*\.rar", rb"Rar!\x1a\x07"),
+    _Recognized("compressed tar", "tar xf data.tar.xz -C data", r".*\.(tar\.(bz2|xz|lzma)|tbz2?|txz)"),
+    _Recognized("LMDB", "read it with the lmdb package and write " + _TO_NPZ, r"(.*/)?(data|lock)\.mdb"),
+    _Recognized("RecordIO", "read it with the program that wrote it and write " + _TO_NPZ, r".*\.(rec|recordio)"),
+    _Recognized("Zarr", "numpy.save('data.npy', zarr.open('data.zarr')[:])", r"(.*/)?zarr\.json"),
+    _Recognized("NetCDF", "read it with xarray and write " + _TO_NPZ, r".*\.(nc|nc4|cdf)", rb"CDF[\x01\x02\x05]"),
+    _Recognized("DICOM", "pydicom.dcmread(path).pixel_array; save it as PNG or .npy", r".*\.(dcm|dicom)"),
+    _Recognized("NIfTI", "numpy.save('data.npy', nibabel.load('data.nii').get_fdata())", r".*\.nii(\.gz)?"),
+    _Recognized("R data", "write.csv(data, 'data.csv', row.names = FALSE)", r".*\.(rds|rdata|rda)"),
+    _Recognized("document", "convert it to text: pandoc -t plain", r".*\.(pdf|docx?|odt|rtf|epub)", rb"%PDF-"),
+    _Recognized("safetensors file", "these are weights; {data} takes the samples", r".*\.safetensors"),
     _Recognized(
-        "pickle", r".*\.(pkl|pickle|p|joblib|dill)|(data|test)_batch(_\d)?", rb"\x80[\x02-\x05].",
-        "a pickle can run any code and is never opened; if you trust it, load it yourself and write " + _TO_NPZ,
-    ),
-    _Recognized("7z archive", r".*\.7z", rb"7z\xbc\xaf\x27\x1c", "7z x data.7z -odata; or pack it as zip or tar"),
-    _Recognized("RAR archive", r".*\.rar", rb"Rar!\x1a\x07", "unrar x data.rar data/; or pack it as zip or tar"),
-    _Recognized("compressed tar", r".*\.(tar\.(bz2|xz|lzma)|tbz2?|txz)", None, "tar xf data.tar.xz -C data"),
-    _Recognized("LMDB", r"(.*/)?(data|lock)\.mdb", None, "read it with the lmdb package and write " + _TO_NPZ),
-    _Recognized("RecordIO", r".*\.(rec|recordio)", None, "read it with the program that wrote it and write " + _TO_NPZ),
-    _Recognized("Zarr", r"(.*/)?zarr\.json", None, "numpy.save('data.npy', zarr.open('data.zarr')[:])"),
-    _Recognized("NetCDF", r".*\.(nc|nc4|cdf)", rb"CDF[\x01\x02\x05]", "read it with xarray and write " + _TO_NPZ),
-    _Recognized("DICOM", r".*\.(dcm|dicom)", None, "pydicom.dcmread(path).pixel_array; save it as PNG or .npy"),
-    _Recognized("NIfTI", r".*\.nii(\.gz)?", None, "numpy.save('data.npy', nibabel.load('data.nii').get_fdata())"),
-    _Recognized("R data", r".*\.(rds|rdata|rda)", None, "write.csv(data, 'data.csv', row.names = FALSE)"),
-    _Recognized("document", r".*\.(pdf|docx?|odt|rtf|epub)", rb"%PDF-", "convert it to text: pandoc -t plain"),
-    _Recognized("safetensors file", r".*\.safetensors", None, "these are weights; {data} takes the samples"),
-    _Recognized(
-        "ONNX or GGUF model", r".*\.(onnx|gguf|tflite|pt2)", rb"GGUF",
-        "this is a model; {data} takes the samples",
+        "ONNX or GGUF model", "this is a model; {data} takes the samples", r".*\.(onnx|gguf|tflite|pt2)", rb"GGUF"
     ),
 )  # fmt: skip
 
@@ -87,47 +80,35 @@ _TABLE = (
 def recognized(files: Files) -> dict[str, Any] | None:
     """What to tell a user about a format that is known but not read.
 
-    Args:
-        files: what no format of fewbit wants.
-
     Returns:
         Arguments of a `DataError`, or `None` if it is nothing known.
     """
     names = list(files.names()[:_MAX_NAMES])
-    counts: Counter[int] = Counter()
-    first: dict[int, str] = {}
-    for name in names:
-        base = name.rpartition("/")[2].lower()
-        for number, kind in enumerate(_TABLE):
-            if re.fullmatch(kind.names, name.lower()) or re.fullmatch(kind.names, base):
-                counts[number] += 1
-                first.setdefault(number, name)
-                break
-    if not counts:
-        for name in names[:4]:
-            matched = _match_magic(files, name)
-            if matched is not None:
-                counts[matched] += 1
-                first.setdefault(matched, name)
+    matches = [(kind, name) for name in names if (kind := _by_name(name))]
+    if not matches:
+        matches = [(kind, name) for name in names[:4] if (kind := _by_first_bytes(files, name))]
+    counts = Counter(kind for kind, _ in matches)
     if not counts or (max(counts.values()) * 2 < len(names) and len(names) > 8):
-        return None
-    number = max(counts, key=lambda kind: (counts[kind], -kind))
-    kind = _TABLE[number]
+        return None  # one among many says nothing about the rest
+    kind, count = counts.most_common(1)[0]
     return {
-        "what": f"{files.root} holds {plural(counts[number], 'file')} that fewbit does not read: {kind.title}",
+        "what": f"{files.root} holds {plural(count, 'file')} that fewbit does not read: {kind.title}",
         "code": "format-unsupported",
-        "where": first[number],
+        "where": next(name for other, name in matches if other is kind),
         "expected": "a format of `fewbit list data-formats`",
         "hint": kind.hint,
     }
 
 
-def _match_magic(files: Files, name: str) -> int | None:
+def _by_name(name: str) -> _Recognized | None:
+    lower = name.lower()
+    candidates = (lower, lower.rpartition("/")[2])
+    return next((kind for kind in _TABLE if any(re.fullmatch(kind.names, text) for text in candidates)), None)
+
+
+def _by_first_bytes(files: Files, name: str) -> _Recognized | None:
     try:
         head = files.read(name, 64)
     except SampleError:
         return None
-    for number, kind in enumerate(_TABLE):
-        if kind.magic is not None and re.match(kind.magic, head, re.DOTALL):
-            return number
-    return None
+    return next((kind for kind in _TABLE if kind.magic and re.match(kind.magic, head, re.DOTALL)), None)

@@ -16,7 +16,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
-from fewbit.data.archives import expand_braces, folder_order, is_archive, listed_files, open_archive
+from fewbit.data.archives import expand_braces, is_archive, listed_files, open_archive
+from fewbit.data.files import folder_order
 from fewbit.data.hub import is_database_url
 from fewbit.data.streams import RangeStream
 from fewbit.data.types import DataReport, Files, Issue, IssueType, Location, SampleError, Severity
@@ -36,6 +37,7 @@ REMOTE_UNREADABLE = IssueType(
 ISSUES = (REMOTE_UNREADABLE,)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_ONE_SLASH = re.compile(r"(s3a?|gc?s|hf|https?):/(?!/)", re.IGNORECASE)
 _LIBRARIES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp",
     "https": "aiohttp",
@@ -50,12 +52,12 @@ _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplemen
 
 
 def is_url(data: str) -> bool:
-    """Whether a text is a URL of files; URLs of databases are not.
+    """Whether a text is meant as a URL of files; URLs of databases are not.
 
-    >>> is_url("s3://bucket/data"), is_url("postgresql://host/db"), is_url("C:/data"), is_url("htps://x")
+    >>> is_url("s3://bucket/data"), is_url("postgresql://host/db"), is_url("C:/data"), is_url("s3:/bucket")
     (True, False, False, True)
     """
-    return _SCHEME.match(data) is not None and not is_database_url(data)
+    return bool(_SCHEME.match(data) or _ONE_SLASH.match(data)) and not is_database_url(data)
 
 
 def open_url(url: str, report: DataReport) -> Files:
@@ -70,18 +72,22 @@ def open_url(url: str, report: DataReport) -> Files:
         DataError: there is nothing, or it cannot be reached.
     """
     report.source = mask_secrets(url)
+    if _ONE_SLASH.match(url):  # also what pathlib makes of a URL
+        raise UsageError(
+            "a URL with one slash", code="url-unknown", param="data", where=mask_secrets(url),
+            expected=mask_secrets(url.replace(":/", "://", 1)), hint="write two slashes, and give a text, not a Path",
+        )  # fmt: skip
     base, _, last = url.rpartition("/")
-    if "{" in last:
-        if url.startswith("http"):  # a web server has no listing
-            return RemoteFiles(base, names=expand_braces(last), root=url)
-        shards = listed_files(RemoteFiles(base), last, mask_secrets(url), report)
-        if shards is None:
-            raise _missing(url)
-        return shards
-    files = RemoteFiles(url)
-    if len(files.names()) == 1 and is_archive(files.names()[0]):
-        return open_archive(files, files.names()[0], files.root, report)
-    return files
+    if "{" not in last:
+        files = RemoteFiles(url)
+        single = files.names()[0] if len(files.names()) == 1 else ""
+        return open_archive(files, single, files.root, report) if is_archive(single) else files
+    if url.startswith("http"):  # a web server has no listing
+        return RemoteFiles(base, names=expand_braces(last), root=url)
+    shards = listed_files(RemoteFiles(base), last, mask_secrets(url), report)
+    if shards is None:
+        raise _missing(url)
+    return shards
 
 
 def mask_secrets(text: str) -> str:
@@ -103,10 +109,9 @@ class RemoteFiles:
     """
 
     def __init__(self, url: str, names: Sequence[str] | None = None, root: str | None = None):
-        self._url = url
-        self.root = mask_secrets(root or url)
-        self._start()
+        self._url, self.root = url, mask_secrets(root or url)
         self._details: dict[str, tuple[int | None, str]] = {}  # size and tag
+        self._start()
         self._folder, self._names = self._list() if names is None else (self._path.rstrip("/") + "/", tuple(names))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,16 +122,40 @@ class RemoteFiles:
         self._start()
 
     def _start(self) -> None:
-        self._process = os.getpid()
+        self._process, self._lock = os.getpid(), threading.RLock()
         self._system, self._path = _connect(self._url)
-        self._lock = threading.RLock()
         self._streams: OrderedDict[str, Any] = OrderedDict()
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._next: dict[str, tuple[int, int]] = {}
+        self._next: dict[str, tuple[int, int]] = {}  # block behind the last request, read-ahead
+
+    def _list(self) -> tuple[str, tuple[str, ...]]:
+        """The path that names are relative to, and the names."""
+        path = self._path
+        try:
+            if self._url.startswith(("http://", "https://")) or self._system.isfile(path):
+                folder, _, name = path.rpartition("/")
+                self._details[name] = _size_and_tag(self._system.info(path))
+                return folder + "/", (name,)
+            listing = self._system.find(path, detail=True)
+        except Exception as error:
+            raise _unreachable(self._url, error) from error
+        prefix = path.rstrip("/") + "/"
+        self._details = {
+            name[len(prefix) :]: _size_and_tag(detail)
+            for name, detail in listing.items()
+            if name.startswith(prefix) and detail.get("type", "file") == "file"
+        }
+        if not self._details:
+            raise _missing(self._url)
+        return prefix, tuple(folder_order(self._details))
 
     def names(self) -> Sequence[str]:
         """Every file below the URL."""
         return self._names
+
+    def folders(self) -> Sequence[str]:
+        """Every folder that holds a file; object stores have no empty ones."""
+        return folder_order({name[:end] for name in self._names for end, sign in enumerate(name) if sign == "/"})
 
     def open(self, name: str) -> BinaryIO:
         """A seekable stream that reads ranges."""
@@ -164,26 +193,22 @@ class RemoteFiles:
         """
         if self._process != os.getpid():  # connections do not survive a fork
             self._start()
-        if count <= 0:
-            return b""
+        first, last = start // BLOCK, (start + max(count, 1) - 1) // BLOCK
         with self._lock:
-            first, last = start // BLOCK, (start + count - 1) // BLOCK
-            missing = [number for number in range(first, last + 1) if (name, number) not in self._blocks]
-            blocks = {number: self._blocks[name, number] for number in range(first, last + 1) if number not in missing}
-            if missing:
-                blocks |= self._fetch_blocks(name, missing[0], missing[-1])
+            blocks = {number: self._blocks.get((name, number)) for number in range(first, last + 1)}
+            missing = [number for number, block in blocks.items() if block is None]
+            fetched = self._fetch_blocks(name, missing[0], missing[-1]) if missing and count > 0 else {}
+            content = b"".join(fetched.get(number) or block or b"" for number, block in blocks.items())
             for number in blocks:
                 if (name, number) in self._blocks:
                     self._blocks.move_to_end((name, number))
-            content = b"".join(blocks[number] for number in range(first, last + 1) if number in blocks)
-        return content[start - first * BLOCK : start - first * BLOCK + count]
+        return content[start - first * BLOCK : start - first * BLOCK + max(count, 0)]
 
     def _fetch_blocks(self, name: str, first: int, last: int) -> dict[int, bytes]:
         """One request; what follows is read too while a file is read in order, up to a limit that doubles."""
-        expected, ahead = self._next.get(name, (-1, 0))
+        expected, ahead = self._next.pop(name, (-1, 0))
         ahead = min(max(2 * ahead, 1), READ_AHEAD // BLOCK) if first == expected else 0
-        end = min(self.size(name), (last + 1 + ahead) * BLOCK)
-        content = self._fetch(name, first * BLOCK, end)
+        content = self._fetch(name, first * BLOCK, min(self.size(name), (last + 1 + ahead) * BLOCK))
         blocks = {first + offset // BLOCK: content[offset : offset + BLOCK] for offset in range(0, len(content), BLOCK)}
         self._next[name] = (first + len(blocks), ahead)
         if len(self._next) > 1000:
@@ -195,23 +220,27 @@ class RemoteFiles:
         return blocks
 
     def _fetch(self, name: str, start: int, end: int) -> bytes:
+        """One range, tried several times unless the answer will not change."""
+        reason = ""
         for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(0.1 * 4 ** (attempt - 1))
             try:
                 stream = self._stream(name)
                 stream.seek(start)
                 content = cast(bytes, stream.read(end - start))
                 if len(content) == end - start:
                     return content
-                reason, permanent = f"{len(content):,} of {end - start:,} bytes", False
+                reason = f"{len(content):,} of {end - start:,} bytes"
             except Exception as error:  # each file system raises the errors of its library
-                reason, permanent = f"{type(error).__name__}: {error}", isinstance(error, _PERMANENT)
+                reason = f"{type(error).__name__}: {error}"
                 if "range requests" in reason:
                     reason = "the server does not support range requests; download the file"
-            self._streams.pop(name, None)
-            if permanent:
-                break
-            if attempt + 1 < ATTEMPTS:
-                time.sleep(0.1 * 4**attempt)
+                if isinstance(error, _PERMANENT):
+                    break
+            finally:
+                if reason:
+                    self._streams.pop(name, None)
         raise self._unreadable(name, f"bytes {start:,} to {end:,}: {reason}")
 
     def _stream(self, name: str) -> Any:
@@ -231,27 +260,6 @@ class RemoteFiles:
             except Exception as error:
                 raise self._unreadable(name, f"{type(error).__name__}: {error}") from error
         return self._details[name]
-
-    def _list(self) -> tuple[str, tuple[str, ...]]:
-        """The path that names are relative to, and the names."""
-        path = self._path
-        try:
-            if self._url.startswith(("http://", "https://")) or self._system.isfile(path):
-                folder, _, name = path.rpartition("/")
-                self._details[name] = _size_and_tag(self._system.info(path))
-                return folder + "/", (name,)
-            listing = self._system.find(path, detail=True)
-        except Exception as error:
-            raise _unreachable(self._url, error) from error
-        prefix = path.rstrip("/") + "/"
-        self._details = {
-            name[len(prefix) :]: _size_and_tag(detail)
-            for name, detail in listing.items()
-            if name.startswith(prefix) and detail.get("type", "file") == "file"
-        }
-        if not self._details:
-            raise _missing(self._url)
-        return prefix, tuple(folder_order(self._details))
 
     def _unreadable(self, name: str, reason: str) -> SampleError:
         return SampleError(Issue(REMOTE_UNREADABLE, mask_secrets(reason)[:300], Location(self.location(name))))
@@ -280,29 +288,26 @@ class _RemoteStream(RangeStream):
 
 def _connect(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, with timeouts, and the path in it."""
-    match = _SCHEME.match(url)
-    scheme = match[1].lower() if match else ""
+    scheme = url.partition("://")[0].lower()
     fsspec = require("fsspec", extra="remote", purpose="URLs")
     if scheme in _LIBRARIES:
         require(_LIBRARIES[scheme], extra="remote", purpose=f"{scheme}:// URLs")
     try:
         fsspec.get_filesystem_class(scheme)
     except ValueError as error:
-        similar = nearest(scheme, _LIBRARIES)
+        names = nearest(scheme, _LIBRARIES) or ("s3", "gs", "hf", "https")
         raise UsageError(
             f"no file system is called {scheme}://", code="url-unknown", param="data", where=mask_secrets(url),
-            expected=", ".join(f"{name}://" for name in similar or ("s3", "gs", "hf", "https")),
-            hint="check the spelling",
+            expected=", ".join(f"{name}://" for name in names), hint="check the spelling",
         ) from error  # fmt: skip
     except ImportError as error:
         raise MissingLibraryError(
             f"{scheme}:// URLs need a library", code="library-missing", where=mask_secrets(url), hint=str(error)
         ) from error
     try:
-        system, path = fsspec.core.url_to_fs(url, **_timeouts(scheme))
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **_timeouts(scheme)))
     except Exception as error:
         raise _unreachable(url, error) from error
-    return system, path
 
 
 def _timeouts(scheme: str) -> dict[str, Any]:

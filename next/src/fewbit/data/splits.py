@@ -31,8 +31,6 @@ def split_of_file(name: str) -> Split | None:
     >>> [split_of_file(name) for name in ("train-00001-of-3.jsonl", "wiki.valid.txt", "latest.csv", "train_val.csv")]
     ['train', 'val', None, None]
     """
-    words = re.split(r"[^a-z]+", name.rpartition("/")[2].lower())
-    if "notes" in words or "readme" in words:
-        return None
-    found = {_FILE_WORDS[word] for word in words if word in _FILE_WORDS}
-    return found.pop() if len(found) == 1 else None
+    words = set(re.split(r"[^a-z]+", name.rpartition("/")[2].lower()))
+    splits = {_FILE_WORDS[word] for word in words & _FILE_WORDS.keys()}
+    return splits.pop() if len(splits) == 1 and not words & {"notes", "readme"} else None

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream that can be read again and at any position: what it yields is kept in a temporary file.
 
-The stream is read only as far as needed; the file is deleted with the object. Nothing in it is pickled: containers are
-JSON, arrays raw bytes, integers text and floats hexadecimal, so a second pass is equal to the first, bit for bit.
+The stream is read only as far as needed; the file is deleted with the object. Nothing in it is pickled: `marshal`
+writes plain values and raw bytes, and reading them runs no code. A second pass is equal to the first, bit for bit.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import marshal
 import os
 import shutil
 import sys
@@ -18,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import orjson
 
 from fewbit.data.types import DataReport, IssueType, Severity
 from fewbit.data.user_code import user_code
@@ -53,9 +53,9 @@ class Spool:
         self.name = name
         self._start: Callable[[], Iterable[Any]] | None = start
         self._iterator: Iterator[Any] | None = None
-        self._spans: list[tuple[int, int, int]] = []  # begin, end of the description, end
+        self._ends = [0]  # of each element in the file, behind that of none
         self._types: list[Any] = []  # classes and dtypes, which the file names by number
-        self._ended, self._size, self._checked = False, 0, 0
+        self._ended, self._checked = False, 0
         self._lock = threading.RLock()
         descriptor, self._path = tempfile.mkstemp(prefix="fewbit-spool-")
         os.close(descriptor)
@@ -67,16 +67,11 @@ class Spool:
         """Reads the stream to its end."""
         while self._advance():
             pass
-        return len(self._spans)
-
-    @property
-    def known_length(self) -> int | None:
-        """The length, if the stream was read to its end."""
-        return len(self._spans) if self._ended else None
+        return len(self._ends) - 1
 
     def has(self, index: int) -> bool:
         """Whether there is an element at a position; reads the stream no further than that."""
-        while index >= len(self._spans):
+        while index >= len(self._ends) - 1:
             if not self._advance():
                 return False
         return True
@@ -86,11 +81,10 @@ class Spool:
             index += len(self)
         if not self.has(index):
             raise IndexError(index)
-        begin, middle, end = self._spans[index]
+        begin, end = self._ends[index : index + 2]
         with open(self._path, "rb") as stream:
             stream.seek(begin)
-            content = stream.read(end - begin)
-        return _decode(orjson.loads(content[: middle - begin]), content[middle - begin :], self._types)
+            return _decode(marshal.loads(stream.read(end - begin)), self._types)
 
     def __getstate__(self) -> dict[str, Any]:
         len(self)
@@ -104,8 +98,7 @@ class Spool:
         with self._lock:
             if self._ended:
                 return False
-            index = len(self._spans)
-            with user_code(self.name, self._start, index):
+            with user_code(self.name, self._start, len(self._ends) - 1):
                 if self._iterator is None:
                     assert self._start is not None
                     self._iterator = iter(self._start())
@@ -117,184 +110,123 @@ class Spool:
             return True
 
     def _write(self, element: Any) -> None:
-        payload: list[bytes] = []
         try:
-            description = orjson.dumps(_encode(element, payload, self._types, 0))
-        except _NoForm as error:
+            content = marshal.dumps(_encode(element, self._types))
+        except _NoFormError as error:
             raise DataError(
                 f"an object of type {error} cannot be kept on disk for a second pass", code="not-spoolable",
-                where=f"element {len(self._spans)} of {self.name}",
+                where=f"element {len(self._ends) - 1} of {self.name}",
                 expected="arrays, tensors, images, numbers, texts, and containers of them",
                 hint="give a list, or yield arrays instead",
             ) from None  # fmt: skip
+        folder, size = os.path.dirname(self._path), self._ends[-1] + len(content)
         try:
             with open(self._path, "ab") as stream:
-                stream.write(description)
-                stream.writelines(payload)
+                stream.write(content)
+            if size - self._checked > _CHECK_EVERY:
+                self._checked = size
+                if shutil.disk_usage(folder).free < LEAST_FREE:
+                    raise OSError("the disk is almost full")
         except OSError as error:
-            raise self._full() from error
-        middle = self._size + len(description)
-        end = middle + sum(map(len, payload))
-        self._spans.append((self._size, middle, end))
-        self._size = end
-        if self._size - self._checked > _CHECK_EVERY:
-            self._checked = self._size
-            if shutil.disk_usage(os.path.dirname(self._path)).free < LEAST_FREE:
-                raise self._full()
-
-    def _full(self) -> ResourceError:
-        folder = os.path.dirname(self._path)
-        return ResourceError(
-            f"{self.name} has filled the disk: {self._size:,} bytes kept, {shutil.disk_usage(folder).free:,} free",
-            code="disk-full", where=folder, expected="a stream that ends",
-            hint="cut it with itertools.islice, or set TMPDIR to a folder on a larger disk",
-        )  # fmt: skip
-
-
-class _NoForm(Exception):
-    """A type that cannot be written without pickle."""
+            raise ResourceError(
+                f"{self.name} has filled the disk: {size:,} bytes kept, {shutil.disk_usage(folder).free:,} free",
+                code="disk-full", where=folder, expected="a stream that ends",
+                hint="cut it with itertools.islice, or set TMPDIR to a folder on a larger disk",
+            ) from error  # fmt: skip
+        self._ends.append(size)
 
 
 def _remove(path: str, process: int) -> None:
-    if os.getpid() == process and os.path.exists(path):
+    if os.getpid() == process and os.path.exists(path):  # not in a forked worker
         os.unlink(path)
 
 
-def _encode(value: Any, payload: list[bytes], types: list[Any], depth: int) -> Any:
-    """A value as JSON; raw bytes go to the payload, in order."""
+class _NoFormError(Exception):
+    """A type that cannot be written without pickle."""
 
-    def inner(item: Any) -> Any:
-        return _encode(item, payload, types, depth + 1)
 
-    if value is None or isinstance(value, bool):
+def _encode(value: Any, types: list[Any], depth: int = 0) -> Any:
+    """A value as `marshal` can write it: plain values as they are, others as a tuple that begins with a word.
+
+    Args:
+        value: anything a stream yields.
+        types: takes classes and dtypes, which forms name by their number.
+        depth: of the containers around it.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if depth > DEEPEST:
-        raise _NoForm(f"a container nested more than {DEEPEST} levels deep")
-    if type(value) is str:
-        if value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value):
-            return value
-        return ["surrogates", _raw(value.encode("utf-8", "surrogatepass"), payload)]
-    if type(value) is int:
-        return ["int", str(value)]  # JSON numbers end at 64 bits
-    if type(value) is float:
-        return ["float", value.hex()]  # and know no NaN
-    if isinstance(value, bytes):
-        return ["bytes", _raw(value, payload)]
+        raise _NoFormError(f"a container nested more than {DEEPEST} levels deep")
     if isinstance(value, Mapping):
-        return ["dict", _type(type(value), types), [[inner(key), inner(item)] for key, item in value.items()]]
+        pairs = [(_encode(key, types, depth + 1), _encode(item, types, depth + 1)) for key, item in value.items()]
+        return "dict", _number(type(value), types), pairs
     if isinstance(value, list | tuple):
-        return ["sequence", _type(type(value), types), [inner(item) for item in value]]
+        return "list", _number(type(value), types), [_encode(item, types, depth + 1) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [[field.name, inner(getattr(value, field.name))] for field in dataclasses.fields(value)]
-        return ["dataclass", _type(type(value), types), fields]
-    return _encode_array(value, payload, types)
-
-
-def _encode_array(value: Any, payload: list[bytes], types: list[Any]) -> Any:
-    module = type(value).__module__.partition(".")[0]
-    if isinstance(value, np.generic) and not value.dtype.hasobject:
-        return ["scalar", _type(value.dtype, types), _raw(value.tobytes(), payload)]
-    if is_tensor(value):
-        if value.is_sparse or value.is_quantized or value.is_nested:
-            raise _NoForm(f"{value.layout} tensor")
-        torch = sys.modules["torch"]
-        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        shape = list(value.shape)
-        return ["tensor", _type(value.dtype, types), shape, str(value.device), _raw(flat.numpy().tobytes(), payload)]
-    if module == "PIL":
-        return ["image", value.mode, list(value.size), value.getpalette(), _raw(value.tobytes(), payload)]
-    if hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__array__"):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return "dataclass", _number(type(value), types), _encode(fields, types, depth + 1)
+    if is_tensor(value) and not (value.is_sparse or value.is_quantized or value.is_nested):
+        content = value.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes()
+        return "tensor", _number(value.dtype, types), tuple(value.shape), str(value.device), content
+    if type(value).__module__.partition(".")[0] == "PIL":
+        return "image", value.mode, value.size, value.getpalette(), value.tobytes()
+    if not is_tensor(value) and hasattr(value, "dtype") and hasattr(value, "__array__"):
         array = np.asarray(value)  # also of TensorFlow and JAX
         if not array.dtype.hasobject:
-            return ["array", _type(array.dtype, types), list(array.shape), _raw(array.tobytes(), payload)]
-    raise _NoForm(f"{type(value).__module__}.{type(value).__qualname__}")
+            word = "scalar" if isinstance(value, np.generic) else "array"
+            return word, _number(array.dtype, types), array.shape, array.tobytes()
+    raise _NoFormError(f"{type(value).__module__}.{type(value).__qualname__}")
 
 
-def _decode(form: Any, content: bytes, types: list[Any]) -> Any:
+def _decode(form: Any, types: list[Any]) -> Any:
     """The value that `_encode` saw."""
-    position = 0
+    match form:
+        case "dict", number, pairs:
+            return _rebuilt(types[number], {_decode(key, types): _decode(item, types) for key, item in pairs})
+        case "list", number, items:
+            return _rebuilt(types[number], [_decode(item, types) for item in items])
+        case "dataclass", number, fields:
+            instance = object.__new__(types[number])
+            for name, item in _decode(fields, types).items():
+                object.__setattr__(instance, name, item)
+            return instance
+        case "tensor", number, shape, device, content:
+            torch = sys.modules["torch"]
+            flat = torch.frombuffer(bytearray(content), dtype=types[number]) if content else torch.empty(0)
+            return flat.to(types[number]).reshape(shape).to(device)
+        case "image", mode, size, palette, content:
+            from PIL import Image
 
-    def raw(size: int) -> bytes:
-        nonlocal position
-        position += size
-        return content[position - size : position]
-
-    def value_of(form: Any) -> Any:
-        match form:
-            case ["int", text]:
-                return int(text)
-            case ["float", text]:
-                return float.fromhex(text)
-            case ["bytes", size]:
-                return raw(size)
-            case ["surrogates", size]:
-                return raw(size).decode("utf-8", "surrogatepass")
-            case ["dict", cls, pairs]:
-                return _mapping(types[cls], {value_of(key): value_of(item) for key, item in pairs})
-            case ["sequence", cls, items]:
-                return _sequence(types[cls], [value_of(item) for item in items])
-            case ["dataclass", cls, fields]:
-                instance = object.__new__(types[cls])
-                for name, item in fields:
-                    object.__setattr__(instance, name, value_of(item))
-                return instance
-            case ["scalar", dtype, size]:
-                return np.frombuffer(raw(size), types[dtype])[0]
-            case ["array", dtype, shape, size]:
-                return np.frombuffer(bytearray(raw(size)), types[dtype]).reshape(shape)
-            case ["tensor", dtype, shape, device, size]:
-                return _tensor(types[dtype], shape, device, raw(size))
-            case ["image", mode, size, palette, count]:
-                from PIL import Image
-
-                image = Image.frombytes(mode, tuple(size), raw(count))
-                if palette:
-                    image.putpalette(palette)
-                return image
-        return form
-
-    return value_of(form)
+            image = Image.frombytes(mode, size, content)
+            if palette:
+                image.putpalette(palette)
+            return image
+        case ("scalar" | "array") as word, number, shape, content:
+            array = np.frombuffer(bytearray(content), types[number]).reshape(shape)
+            return array[()] if word == "scalar" else array
+    return form
 
 
-def _mapping(cls: Callable[..., Any], items: dict[Any, Any]) -> Any:
-    """A mapping of a class the stream itself yielded; a dict if it cannot be made from its items."""
-    if cls is dict:
-        return items
-    try:
-        fields = dataclasses.is_dataclass(cls)  # the outputs of transformers are both
-        return cls(**items) if fields else cls(items)
-    except TypeError:
-        return items
-
-
-def _sequence(cls: Any, items: list[Any]) -> Any:
-    if cls is list:
-        return items
-    try:
-        return cls(*items) if hasattr(cls, "_fields") else cls(items)
-    except TypeError:
-        return tuple(items) if issubclass(cls, tuple) else items
-
-
-def _tensor(dtype: Any, shape: list[int], device: str, content: bytes) -> Any:
-    torch = sys.modules["torch"]
-    if not content:
-        return torch.empty(shape, dtype=dtype, device=device)
-    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape).to(device)
-
-
-def _raw(content: bytes, payload: list[bytes]) -> int:
-    payload.append(content)
-    return len(content)
-
-
-def _type(kind: Any, types: list[Any]) -> int:
+def _number(kind: Any, types: list[Any]) -> int:
     """The number of a class or dtype."""
     for number, candidate in enumerate(types):
         if type(candidate) is type(kind) and candidate == kind:
             return number
     types.append(kind)
     return len(types) - 1
+
+
+def _rebuilt(cls: type, items: Any) -> Any:
+    """A container of a class that the stream itself yielded; a dict, tuple or list if it cannot be made from items."""
+    if cls in (dict, list):
+        return items
+    build: Any = cls
+    try:
+        if isinstance(items, dict):  # the outputs of transformers are dataclasses too
+            return build(**items) if dataclasses.is_dataclass(cls) else build(items)
+        return build(*items) if hasattr(cls, "_fields") else build(items)
+    except TypeError:
+        return tuple(items) if issubclass(cls, tuple) else items
 
 
 def is_tensor(value: Any) -> bool:

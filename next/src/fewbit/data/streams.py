@@ -10,13 +10,9 @@ import zlib
 from typing import Any, BinaryIO
 
 from fewbit.data.files import FILE_UNREADABLE
-from fewbit.data.members import Member
-from fewbit.data.types import Files, Issue, IssueType, Location, SampleError, Severity
+from fewbit.data.members import ARCHIVE_CORRUPT, Member
+from fewbit.data.types import Files, Issue, Location, SampleError
 
-MEMBER_CORRUPT = IssueType(
-    "archive-corrupt", Severity.ERROR, "archive member whose bytes fail their checksum",
-    "copy or download the archive again", "raise", ("drop",), "leaves the file out",
-)  # fmt: skip
 _LARGEST = 8 << 20
 """Bytes of one read."""
 _CHUNK, _PIECE = 1 << 16, 1 << 20
@@ -82,10 +78,6 @@ class RangeStream(io.RawIOBase):
         """Always."""
         return True
 
-    def tell(self) -> int:
-        """The position."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a position."""
         position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
@@ -105,12 +97,8 @@ class RangeStream(io.RawIOBase):
 
     def readall(self) -> bytes:
         """Everything from the position on."""
-        chunks = []
-        while self._position < self._size:
-            chunk = self.content(self._position, min(self._size - self._position, _LARGEST))
-            chunks.append(chunk)
-            self._position += len(chunk)
-        return b"".join(chunks)
+        chunks = iter(lambda: self.read(max(min(self._size - self._position, _LARGEST), 0)), b"")
+        return b"".join(chunk for chunk in chunks if chunk)
 
 
 class StoredStream(RangeStream):
@@ -137,7 +125,7 @@ class StoredStream(RangeStream):
             raise self._corrupt("the checksum differs")
 
     def _corrupt(self, message: str) -> SampleError:
-        return SampleError(Issue(MEMBER_CORRUPT, message, Location(self._location)))
+        return SampleError(Issue(ARCHIVE_CORRUPT, message, Location(self._location)))
 
 
 class InflateStream(StoredStream):

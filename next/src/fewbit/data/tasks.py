@@ -11,33 +11,28 @@ from fewbit.errors import UsageError, nearest
 
 @dataclass(frozen=True)
 class Task:
-    """One task.
-
-    Args:
-        name: `image-classification`.
-        needs: groups of sample keys; of each group one must be there.
-        aliases: other names for it.
-    """
+    """One task: of each group of sample keys in `needs`, one must be there."""
 
     name: str
     needs: tuple[tuple[str, ...], ...]
     aliases: tuple[str, ...] = ()
 
 
+_IMAGE, _TEXT, _LABEL = ("image",), ("text",), ("label",)
 TASKS = {
-    task.name: task
-    for task in (
-        Task("image-classification", (("image",), ("label",)), ("ic", "cv-classification", "image_classification")),
-        Task("object-detection", (("image",), ("boxes",)), ("od", "detection", "cv-detection")),
-        Task("segmentation", (("image",), ("mask", "masks")), ("semantic-segmentation", "instance-segmentation")),
-        Task("text-classification", (("text",), ("label",)), ("sentiment-analysis", "sentiment", "tc")),
-        Task("token-classification", (("tokens",), ("tags",)), ("ner", "named-entity-recognition")),
-        Task("question-answering", (("question",), ("context",), ("answers",)), ("qa",)),
-        Task("text-generation", (("text", "messages", "prompt", "chosen"),), ("causal-lm", "language-modeling", "clm")),
-        Task("masked-language-modeling", (("text",),), ("mlm",)),
-        Task("information-retrieval", (("text",),), ("retrieval", "ir")),
-        Task("audio-classification", (("audio",), ("label",)), ()),
-        Task("arrays", ((),), ("features", "generic")),
+    name: Task(name, needs, aliases)
+    for name, needs, aliases in (
+        ("image-classification", (_IMAGE, _LABEL), ("ic", "cv-classification")),
+        ("object-detection", (_IMAGE, ("boxes",)), ("od", "detection", "cv-detection")),
+        ("segmentation", (_IMAGE, ("mask", "masks")), ("semantic-segmentation", "instance-segmentation")),
+        ("text-classification", (_TEXT, _LABEL), ("sentiment-analysis", "sentiment", "tc")),
+        ("token-classification", (("tokens",), ("tags",)), ("ner", "named-entity-recognition")),
+        ("question-answering", (("question",), ("context",), ("answers",)), ("qa",)),
+        ("text-generation", (("text", "messages", "prompt", "chosen"),), ("causal-lm", "language-modeling", "clm")),
+        ("masked-language-modeling", (_TEXT,), ("mlm",)),
+        ("information-retrieval", (_TEXT,), ("retrieval", "ir")),
+        ("audio-classification", (("audio",), _LABEL), ()),
+        ("arrays", (), ("features", "generic")),
     )
 }
 
@@ -52,7 +47,7 @@ def find_task(name: str) -> Task:
     """A task by its name or one of its aliases; case, `-` and `_` do not matter."""
     key = name.lower().replace("_", "-")
     for task in TASKS.values():
-        if key in (task.name, *(alias.replace("_", "-") for alias in task.aliases)):
+        if key in (task.name, *task.aliases):
             return task
     raise UsageError(
         f"no task is called {name!r}", code="task-unknown", param="task",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fewbit.data.spool import Spool
@@ -38,39 +39,33 @@ def loader_batches(loader: Any, report: DataReport) -> tuple[LoaderBatches | Spo
     """
     data = sys.modules["torch"].utils.data
     if isinstance(loader.dataset, Mapping) and 0 not in loader.dataset:
-        loader = _over_rows(loader, report)
+        # `DataLoader({"input_ids": tensor})` is what people write; PyTorch then asks the dict for the key 0 and fails.
+        loader = data.DataLoader(
+            Rows(loader.dataset), batch_size=loader.batch_size, shuffle=isinstance(loader.sampler, data.RandomSampler),
+            collate_fn=_RowCollate(loader.collate_fn, report), drop_last=loader.drop_last, generator=loader.generator,
+        )  # fmt: skip
     facts: dict[str, Any] = {}
-    if loader.batch_sampler is not None:  # with batch_size=None elements come as the dataset has them
+    together = loader.batch_sampler is not None  # with batch_size=None elements come as the dataset has them
+    if together:
         facts["batched"] = True
-        if loader.batch_size is not None:
-            facts["batch_size"] = loader.batch_size
+        facts |= {"batch_size": loader.batch_size} if loader.batch_size is not None else {}
     custom_iteration = type(loader).__iter__ is not data.DataLoader.__iter__
-    if custom_iteration or isinstance(loader.dataset, data.IterableDataset) or not _sized(loader):
-        return Spool(_Steps(loader), type(loader).__name__, report), facts
+    if custom_iteration or isinstance(loader.dataset, data.IterableDataset) or not _ends(loader):
+        return Spool(lambda: _batches_in_order(loader), type(loader).__name__, report), facts
     batches = LoaderBatches(loader)
-    facts["samples"] = sum(map(len, batches.indices)) if loader.batch_sampler is not None else len(batches)
+    facts["samples"] = sum(map(len, batches.indices)) if together else len(batches)
     return batches, facts
 
 
 class LoaderBatches(Sequence[Any]):
-    """The batches of a loader over a map-style dataset.
-
-    Args:
-        loader: its sampler is read once; neither its random generator nor the global ones move.
-    """
+    """The batches of a loader over a map-style dataset; its sampler is read once, and no random generator moves."""
 
     def __init__(self, loader: Any):
         self.dataset, self._collate = loader.dataset, loader.collate_fn
         self._together = loader.batch_sampler is not None
         sampler = loader.batch_sampler if self._together else loader.sampler
-        generators = _generators(loader)
-        states = [generator.get_state() for generator in generators]
-        try:
-            with user_code(type(sampler).__name__):
-                self.indices: list[Any] = list(sampler)
-        finally:
-            for generator, state in zip(generators, states):
-                generator.set_state(state)
+        with _generators_kept(loader), user_code(type(sampler).__name__):
+            self.indices: list[Any] = list(sampler)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -84,33 +79,34 @@ class LoaderBatches(Sequence[Any]):
         return self._collate([self.dataset[position] for position in positions])
 
 
-class DictRows(Sequence[Any]):
-    """The rows of columns of one length: `rows[i]` is `{name: column[i]}`.
+class Rows(Sequence[Any]):
+    """The rows of columns of one length: `{name: column[i]}` of a dict, `(x[i], y[i])` of a tuple.
 
-    >>> rows = DictRows({"x": [1, 2], "y": ["a", "b"]})
-    >>> len(rows), rows[1]
-    (2, {'x': 2, 'y': 'b'})
+    >>> rows = Rows({"x": [1, 2], "y": ["a", "b"]})
+    >>> len(rows), rows[1], Rows(([1, 2], [3, 4]))[0]
+    (2, {'x': 2, 'y': 'b'}, (1, 3))
     """
 
-    def __init__(self, columns: Mapping[Any, Any]):
-        lengths = {name: _length(column) for name, column in columns.items()}
-        if None in lengths.values() or len(set(lengths.values())) > 1 or not lengths:
-            description = ", ".join(
-                f"{name}: {'no length' if length is None else length}" for name, length in lengths.items()
-            )
+    def __init__(self, columns: Mapping[Any, Any] | tuple[Any, ...]):
+        named = columns if isinstance(columns, Mapping) else dict(enumerate(columns))
+        lengths = {name: _length(column) for name, column in named.items()}
+        if None in lengths.values() or len(set(lengths.values())) != 1:
+            described = [f"{name}: {'no length' if length is None else length}" for name, length in lengths.items()]
             raise DataError(
-                f"the columns have no common length: {description or 'there is no column'}", code="columns-uneven",
-                where=f"dict of {plural(len(lengths), 'column')}", expected="one entry per sample in every column",
+                f"the columns have no common length: {', '.join(described) or 'there is no column'}",
+                code="columns-uneven", where=f"dict of {plural(len(lengths), 'column')}",
+                expected="one entry per sample in every column",
                 hint="wrap the dict in a list, [inputs], if it is one input of the model",
             )  # fmt: skip
-        self._columns = dict(columns)
+        self._columns, self._as_tuple = dict(named), not isinstance(columns, Mapping)
         self._length = next(iter(lengths.values())) or 0
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        return {name: column[index] for name, column in self._columns.items()}
+        row = {name: column[index] for name, column in self._columns.items()}
+        return tuple(row.values()) if self._as_tuple else row
 
 
 class _RowCollate:
@@ -133,55 +129,42 @@ class _RowCollate:
             return batch
 
 
-class _Steps:
-    """One pass over a loader, step by step; its generators move only inside a step."""
-
-    def __init__(self, loader: Any):
-        self._loader = loader
-
-    def __call__(self) -> Iterator[Any]:
-        generators = _generators(self._loader)
-        private = [generator.get_state() for generator in generators]
-        iterator: Iterator[Any] | None = None
-        end = object()
-        while True:
-            outer = [generator.get_state() for generator in generators]
-            for generator, state in zip(generators, private):
+def _batches_in_order(loader: Any) -> Iterator[Any]:
+    """One pass over a loader; its generators move only inside a step."""
+    generators = _generators(loader)
+    states = [generator.get_state() for generator in generators]
+    iterator: Iterator[Any] | None = None
+    end = object()
+    while True:
+        with _generators_kept(loader):
+            for generator, state in zip(generators, states):
                 generator.set_state(state)
-            try:
-                iterator = iter(self._loader) if iterator is None else iterator
-                batch = next(iterator, end)
-            finally:
-                private = [generator.get_state() for generator in generators]
-                for generator, state in zip(generators, outer):
-                    generator.set_state(state)
-            if batch is end:
-                return
-            yield batch
+            iterator = iter(loader) if iterator is None else iterator
+            batch = next(iterator, end)
+            states = [generator.get_state() for generator in generators]
+        if batch is end:
+            return
+        yield batch
 
 
-def _over_rows(loader: Any, report: DataReport) -> Any:
-    """The same loader over the rows of its columns.
-
-    `DataLoader({"input_ids": tensor})` is what people write; PyTorch then asks the dict for the key 0 and fails.
-    """
-    data = sys.modules["torch"].utils.data
-    return data.DataLoader(
-        DictRows(loader.dataset),
-        batch_size=loader.batch_size,
-        shuffle=isinstance(loader.sampler, data.RandomSampler),
-        collate_fn=_RowCollate(loader.collate_fn, report),
-        drop_last=loader.drop_last,
-        generator=loader.generator,
-    )
-
-
-def _sized(loader: Any) -> bool:
+def _ends(loader: Any) -> bool:
     """Whether the batches, and so the index lists, come to an end."""
     try:
         return len(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler) >= 0
     except (TypeError, NotImplementedError):
         return False
+
+
+@contextmanager
+def _generators_kept(loader: Any) -> Iterator[None]:
+    """Give the random generators of a loader their state back afterwards."""
+    generators = _generators(loader)
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states):
+            generator.set_state(state)
 
 
 def _generators(loader: Any) -> list[Any]:
@@ -194,11 +177,9 @@ def _generators(loader: Any) -> list[Any]:
 
 def _length(column: Any) -> int | None:
     """Entries of a column; a text is one value, not a column of letters."""
-    if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
-        return None
     try:
-        return len(column)
-    except TypeError:  # a 0-d array
+        return None if isinstance(column, str | bytes) else len(column)
+    except TypeError:  # no container, or a 0-d array
         return None
 
 

@@ -29,34 +29,35 @@ from fewbit.rng import isolated
 
 USER_CODE = IssueType(
     "user-code", Severity.ERROR, "error in your Python code", "correct the line shown", "raise", ("drop",),
-    "leaves the sample out",
+    "leaves the sample out", ("element-failed",),
 )  # fmt: skip
 
 _REFERENCE = re.compile(r"(.+\.py):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_STDLIB = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+_LIBRARIES = (
+    f"{Path(__file__).resolve().parents[1]}{os.sep}",
+    *(f"{os.path.realpath(sysconfig.get_path(name))}{os.sep}" for name in ("stdlib", "platstdlib")),
+)
 _LOADED: dict[tuple[str, int, int], ModuleType] = {}
 
 
 def load_function(reference: str, *, param: str) -> Any:
-    """What `FILE.py:NAME` names: a function, or any other object of the file.
-
-    A function comes back with errors that name the user's line, and can be sent to a worker process.
+    """What `FILE.py:NAME` names; a function then shows the user's line in errors, and can be sent to a worker process.
 
     Args:
         reference: as the user wrote it.
         param: the parameter that named it, for errors.
-
-    Raises:
-        UsageError: there is no such file, or no such name in it.
-        UserCodeError: the file itself fails.
     """
     value = load_object(reference, param=param)
     return UserFunction(value, reference, param) if inspect.isfunction(value) else value
 
 
 def load_object(reference: str, *, param: str) -> Any:
-    """The object that `FILE.py:NAME` names; functions are not wrapped."""
+    """The object that `FILE.py:NAME` names, as it is.
+
+    Raises:
+        UsageError: there is no such file, or no such name in it.
+        UserCodeError: the file itself fails.
+    """
     parsed = parse_reference(reference)
     if parsed is None:
         raise UsageError(
@@ -66,8 +67,8 @@ def load_object(reference: str, *, param: str) -> Any:
     file, name = parsed
     value: Any = _load(file, reference, param)
     for attribute in name.split("."):
-        names = [key for key in vars(value) if not key.startswith("_")] if hasattr(value, "__dict__") else []
         if not hasattr(value, attribute):
+            names = [key for key in getattr(value, "__dict__", ()) if not key.startswith("_")]
             raise UsageError(
                 f"{file.name} defines no {name!r}", code="function-missing", param=param, where=reference,
                 expected=", ".join(nearest(attribute, names) or names[:8]) or "a file that defines something",
@@ -88,13 +89,7 @@ def parse_reference(text: str) -> tuple[Path, str] | None:
 
 
 class UserFunction:
-    """A function of the user's file.
-
-    Args:
-        function: the function itself.
-        reference: `FILE.py:NAME`, from which a worker process loads it again.
-        param: the parameter that named it.
-    """
+    """A function of the user's file; a worker process loads it again by its reference."""
 
     def __init__(self, function: Callable[..., Any], reference: str, param: str):
         self.__wrapped__, self.reference, self.param = function, reference, param
@@ -122,9 +117,8 @@ class UserCodeError(SampleError):
         file, line, inside = _user_line(error, function)
         message = f"{name} raised {type(error).__name__}: {str(error)[:300]}"
         super().__init__(Issue(USER_CODE, message, Location(file, line=line, index=index)))
-        position = f"{file}:{line}" if line else file
         sample = f"sample {index}" if index is not None else ""
-        self.where = ", ".join(filter(None, (position, inside, sample)))
+        self.where = ", ".join(filter(None, (f"{file}:{line}" if line else file, inside, sample)))
         self.source = _source_lines(file, line)
 
     def text(self, interface: Interface) -> str:
@@ -177,22 +171,15 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], *positional
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
         return function(*positional, **arguments)
-    positional_parameters = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        and parameter.name not in arguments
-    ]
-    variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
-    positional = positional if variadic else positional[: len(positional_parameters)]
+    parameters = signature.parameters.values()
+    ordered = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    ordered = [parameter for parameter in ordered if parameter.name not in arguments]
+    if not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        positional = positional[: len(ordered)]
     try:
         signature.bind(*positional, **arguments)
     except TypeError as error:
-        missing = [
-            parameter.name
-            for parameter in positional_parameters[len(positional) :]
-            if parameter.default is parameter.empty
-        ]
+        missing = [p.name for p in ordered[len(positional) :] if p.default is p.empty]
         hint = f"{{data_option={missing[0]}=VALUE}}" if missing else f"it takes {signature}"
         if missing and not positional:
             hint += f"; or read a path with it: {{data_format=FILE.py:{name}}}"
@@ -210,7 +197,7 @@ def _load(file: Path, reference: str, param: str) -> ModuleType:
         status = file.stat()
         if not file.is_file():
             raise FileNotFoundError(file)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"there is no file {str(file)!r}", code="file-missing", param=param, where=reference,
             expected="a Python file on this machine", hint="check the spelling",
@@ -223,22 +210,21 @@ def _load(file: Path, reference: str, param: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
-    before, no_bytecode = sys.modules.get(name), sys.dont_write_bytecode
+    earlier, no_bytecode = sys.modules.get(name), sys.dont_write_bytecode
     sys.modules[name] = module  # dataclasses of the file look themselves up here
     sys.path.insert(0, os.path.dirname(path))  # files next to it can be imported, as if it were run
     sys.dont_write_bytecode = True  # nothing is left next to the user's file
     try:
         with user_code(file.name):
             spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name)
-        if before is not None:
-            sys.modules[name] = before
-        raise
+        _LOADED[key] = earlier = module
     finally:
         sys.dont_write_bytecode = no_bytecode
         sys.path.remove(os.path.dirname(path))
-    _LOADED[key] = module
+        if earlier is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = earlier
     return module
 
 
@@ -257,14 +243,10 @@ def _user_line(error: BaseException, function: Any) -> tuple[str, int | None, st
 
 
 def _is_library(filename: str) -> bool:
-    if filename.startswith("<frozen"):
-        return True
     if filename.startswith("<"):
-        return False  # a notebook, standard input
+        return filename.startswith("<frozen")  # otherwise a notebook, or standard input
     path = os.path.realpath(filename)
-    if "site-packages" in path or "dist-packages" in path:
-        return True
-    return path.startswith((_PACKAGE, *_STDLIB))
+    return "site-packages" in path or "dist-packages" in path or path.startswith(_LIBRARIES)
 
 
 def _relative_path(filename: str) -> str:
@@ -280,9 +262,8 @@ def _source_lines(file: str, line: int | None) -> list[str]:
     if not line:
         return []
     linecache.checkcache(file)
-    numbers = range(max(line - 1, 1), line + 2)
-    texts = [(number, linecache.getline(file, number).rstrip("\r\n")) for number in numbers]
+    texts = {number: linecache.getline(file, number).rstrip("\r\n") for number in range(max(line - 1, 1), line + 2)}
+    if not texts[line + 1]:
+        del texts[line + 1]
     width = len(str(line + 1))
-    while texts and not texts[-1][1]:
-        texts.pop()
-    return [f"{'>' if number == line else ' '} {number:>{width}} | {text}".rstrip() for number, text in texts]
+    return [f"{'>' if number == line else ' '} {number:>{width}} | {text}".rstrip() for number, text in texts.items()]

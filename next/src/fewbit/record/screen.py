@@ -25,6 +25,19 @@ def screen(record: Record) -> str:
     return "\n".join(escape(line) if line else line for line in _lines(record))
 
 
+def details(record: Record) -> str:
+    """What `-v` adds: the decision for every layer, and the settings."""
+    lines = ["layers:"] if record.layers else []
+    width = max((len(layer["name"]) for layer in record.layers), default=0)
+    for layer in record.layers:
+        decision = record.preset.get("resolved", "quantized") if layer.get("quantized") else "float"
+        reason = f"  {layer['reason']}" if layer.get("reason") else ""
+        lines.append(f"  {layer['name']:<{width}}  {layer.get('type', ''):<14}{decision}{reason}".rstrip())
+    if record.settings:
+        lines += ["settings:", *(f"  {name}: {value}" for name, value in record.settings.items())]
+    return "\n".join(escape(line) for line in lines)
+
+
 def _lines(record: Record) -> Iterator[str]:
     yield f"{LABELS[record.verdict]}  {record.summary}" if record.verdict else record.summary
     yield ""

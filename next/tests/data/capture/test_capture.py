@@ -19,23 +19,24 @@ nn = torch.nn
 
 
 class Net(nn.Module):
+    """Four features in, two out, with an optional mask and a scale."""
+
     def __init__(self):
         super().__init__()
-        self.layer = nn.Linear(4, 2)
-        self.drop = nn.Dropout(0.5)
+        self.layer, self.noise = nn.Linear(4, 2), nn.Dropout(0.5)
 
     def forward(self, x, mask=None, *, scale=1.0):
-        return self.drop(self.layer(x)) * scale
-
-
-class Free(nn.Module):
-    def forward(self, *args, **kwargs):
-        return None
+        return scale * self.noise(self.layer(x))
 
 
 class Named(nn.Module):
     def forward(self, a=None, b=None, c=None, **rest):
-        return None
+        """Takes anything by name."""
+
+
+class Free(nn.Module):
+    def forward(self, *args, **kwargs):
+        """Takes anything."""
 
 
 def record(model, folder, *calls, **options):

@@ -25,8 +25,7 @@ model.save()
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = torch.nn.Linear(4, 2)
-        self.drop = torch.nn.Dropout(0.5)
+        self.layer, self.drop = torch.nn.Linear(4, 2), torch.nn.Dropout(0.5)
 
     def forward(self, x, mask=None):
         return self.drop(self.layer(x))

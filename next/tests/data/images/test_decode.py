@@ -112,19 +112,16 @@ def test_sixteen_bit_grey_is_scaled_and_not_clipped():
 
 
 @pytest.mark.parametrize(
-    ("values", "low", "high"),
+    ("dtype", "first", "last", "black", "white"),
     [
-        (np.linspace(0, 1, 144, dtype=np.float32), 0, 255),
-        (np.linspace(0, 200, 144, dtype=np.float32), 0, 200),
-        (np.linspace(0, 65535, 144, dtype=np.float32), 0, 255),
-        (np.linspace(-5, 1e6, 144, dtype=np.float32), 0, 255),
-        (np.arange(144, dtype=np.int32), 0, 143),
-        (np.arange(144, dtype=np.int32) * 10_000_000, 0, 255),
+        ("float32", 0, 1, 0, 255), ("float32", 0, 200, 0, 200), ("float32", 0, 65535, 0, 255),
+        ("float32", -5, 1e6, 0, 255), ("int32", 0, 143, 0, 143), ("int32", 0, 1_430_000_000, 0, 255),
     ],
-)
-def test_numbers_without_a_range_are_scaled_to_the_narrowest_usual_one(values, low, high):
-    pixels = decode_image(encode(values.reshape(12, 12), "TIFF"))
-    assert (pixels.min(), pixels.max()) == (low, high) and len(np.unique(pixels)) > 100
+)  # fmt: skip
+def test_numbers_without_a_range_are_scaled_to_the_narrowest_usual_one(dtype, first, last, black, white):
+    values = np.linspace(first, last, 144).reshape(12, 12).astype(dtype)
+    pixels = decode_image(encode(values, "TIFF"))
+    assert (pixels.min(), pixels.max()) == (black, white) and len(np.unique(pixels)) > 100
 
 
 def test_nan_and_infinity_are_black():

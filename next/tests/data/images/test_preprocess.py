@@ -6,12 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from fewbit.data.images.preprocess import (
-    PRESETS,
-    ImagePreprocessing,
-    from_preprocessor_config,
-    resolve_preprocessing,
-)
+from fewbit.data.images.preprocess import PRESETS, ImagePreprocessing, resolve_preprocessing
+from fewbit.data.images.processor_config import from_preprocessor_config
 from fewbit.errors import DataError, UsageError
 from fewbit.model_info import ModelInfo, TensorInfo
 
@@ -263,18 +259,10 @@ def test_presets_follow_the_model_and_keep_the_ratio_of_the_crop():
     assert (padded.image_size, padded.resize_to, padded.resize) == ((224, 224), None, "pad")
 
 
-def test_the_default_of_resize_changes_nothing_that_was_found():
+def test_a_resize_that_is_given_changes_what_was_found():
     info = model(preprocessing={"image_size": [8, 8], "resize": "stretch"}, preprocessing_source="preprocessing.json")
-    assert resolve_preprocessing({"resize": "crop"}, info).resize == "stretch"
-    assert resolve_preprocessing({"resize": "crop", "image_size": (9, 9)}, info).resize == "crop"
-    resolve_preprocessing({"resize": "crop", "transform": len, "preprocess": "auto"}, info)
-
-
-def test_transform_and_mean_contradict_each_other():
-    with pytest.raises(UsageError) as caught:
-        resolve_preprocessing({"transform": len, "mean": (0.5,), "image_size": (8, 8)}, model())
-    assert caught.value.code == "preprocessing-conflict"
-    assert "--mean" in caught.value.text("cli") and "image_size=" in caught.value.text("python")
+    assert resolve_preprocessing({"resize": None}, info).resize == "stretch"
+    assert resolve_preprocessing({"resize": "crop"}, info).resize == "crop"
 
 
 def test_options_that_the_model_cannot_take_are_errors():

@@ -15,96 +15,96 @@ from fewbit.data.text.pack import join
 from fewbit.errors import DataError, FewbitWarning, UsageError
 from tiny_tokenizers import word_tokenizer
 
-ROWS = [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8], "labels": [8]}]
-rows = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6)
+UNEVEN = [{"input_ids": [5, 6, 7]}, {"input_ids": [8]}]
 
 
-def config(tokenizer=None, steps=("tokenization", "padding"), **custom):
-    return generate_dataset_config([{"text": "a"}], list(steps), {"tokenizer": tokenizer or word_tokenizer(), **custom})
-
-
-def padded(lists, width, fill, side):
-    rest = [[fill] * (width - len(row)) for row in lists]
-    return [more + row if side == "left" else row + more for row, more in zip(lists, rest)]
+def collator(tokenizer=None, arguments=None, **custom):
+    custom = {"tokenizer": tokenizer or word_tokenizer(), **custom}
+    config = generate_dataset_config([{"text": "a"}], ["tokenization", "padding"], custom)
+    return get_custom_data_collator(config, **(arguments or {}))
 
 
 @settings(max_examples=50, deadline=None)
-@given(rows, st.sampled_from(["left", "right"]), st.sampled_from([1, 4, 7]), st.integers(0, 9), st.booleans())
-def test_rows_masks_and_labels_are_those_made_by_hand(lists, side, multiple, token, arrays):
-    kind = np.array if arrays else list
-    samples = [{"input_ids": kind(row), "labels": kind([i + 100 for i in row])} for row in lists]
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6),
+    st.sampled_from(["left", "right"]), st.sampled_from([1, 4, 7]), st.integers(0, 9),
+    st.sampled_from([list, np.array]),
+)  # fmt: skip
+def test_tokens_masks_and_labels_are_padded_to_one_width(rows, side, multiple, token, kind):
+    samples = [{"input_ids": kind(row), "labels": kind([token + 100 for token in row])} for row in rows]
     batch = Collator(padding=Padding(side=side, multiple=multiple, token=token))(samples)
-    width = next(n for n in range(max(map(len, lists)), 100) if n % multiple == 0)
-    assert batch["input_ids"].tolist() == padded(lists, width, token, side)
-    assert batch["labels"].tolist() == padded([[i + 100 for i in row] for row in lists], width, -100, side)
-    assert batch["attention_mask"].tolist() == padded([[1] * len(row) for row in lists], width, 0, side)
+    width = batch["input_ids"].shape[1]
+    assert width % multiple == 0 and width - max(map(len, rows)) < multiple
+    for row, ids, labels, mask in zip(rows, batch["input_ids"], batch["labels"], batch["attention_mask"]):
+        real = slice(width - len(row), None) if side == "left" else slice(0, len(row))
+        padding = np.delete(np.arange(width), real)
+        assert ids[real].tolist() == row and labels[real].tolist() == [token + 100 for token in row]
+        assert set(ids[padding].tolist()) <= {token} and set(labels[padding].tolist()) <= {-100}
+        assert mask[real].all() and not mask[padding].any()
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
 def test_an_end_that_is_also_the_padding_is_seen_and_learned():
-    samples = [{"input_ids": [7, 2], "labels": [7, 2]}, {"input_ids": [7, 8, 2], "labels": [7, 8, 2]}]
-    batch = Collator(padding=Padding(token=2))(samples)
+    batch = Collator(padding=Padding(token=2))([{"input_ids": row, "labels": row} for row in ([7, 2], [7, 8, 2])])
     assert batch["labels"].tolist() == [[7, 2, -100], [7, 8, 2]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
 
 
-def test_up_to_a_length_or_not_at_all():
-    assert Collator(padding=Padding("max_length", 6))(ROWS)["input_ids"].shape == (2, 6)
+def test_padding_to_a_length_or_not_at_all():
+    assert Collator(padding=Padding("max_length", 6))(UNEVEN)["input_ids"].shape == (2, 6)
     with pytest.raises(DataError, match=r"sample 0 of the batch, field 'input_ids'.*3 tokens") as caught:
-        Collator(padding=Padding("max_length", 2))(ROWS)
+        Collator(padding=Padding("max_length", 2))(UNEVEN)
     assert "truncation" in caught.value.hint
-    same = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
-    assert Collator(padding=Padding("none"))(same)["input_ids"].tolist() == [[1, 2], [3, 4]]
     with pytest.raises(DataError, match=r"a\.jsonl:2, field 'input_ids'"):
-        Collator(padding=Padding("none"))(ROWS, ["a.jsonl:1", "a.jsonl:2"])
+        Collator(padding=Padding("none"))(UNEVEN, ["a.jsonl:1", "a.jsonl:2"])
+    assert Collator(padding=Padding("none"))(UNEVEN[:1])["input_ids"].tolist() == [[5, 6, 7]]
 
 
-def test_fields_with_one_entry_per_token_are_padded_with_it():
-    samples = [
-        {
-            "input_ids": [1, 2, 3],
-            "token_type_ids": [0, 1, 1],
-            "bbox": np.ones((3, 4), int),
-            "special_tokens_mask": [0] * 3,
-        },
-        {"input_ids": [1], "token_type_ids": [1], "bbox": np.ones((1, 4), int), "special_tokens_mask": [0]},
-    ]
-    batch = Collator()(samples)
-    assert batch["token_type_ids"].tolist() == [[0, 1, 1], [1, 0, 0]] and batch["bbox"].shape == (2, 3, 4)
+def test_fields_with_one_entry_per_token_are_padded_too():
+    def sample(count):
+        ones = [1] * count
+        boxes = np.ones((count, 4), int)
+        return {"input_ids": ones, "token_type_ids": ones, "special_tokens_mask": [0] * count, "bbox": boxes}
+
+    batch = Collator()([sample(3), sample(1)])
+    assert batch["token_type_ids"].tolist() == [[1, 1, 1], [1, 0, 0]] and batch["bbox"].shape == (2, 3, 4)
     assert batch["special_tokens_mask"].tolist() == [[0, 0, 0], [0, 1, 1]]
+    padded_before = [{"input_ids": [1, 0], "attention_mask": [1, 0]}, {"input_ids": [1] * 3, "attention_mask": [1] * 3}]
+    assert Collator()(padded_before)["attention_mask"].tolist() == [[1, 0, 0], [1, 1, 1]]
 
 
-def test_padding_that_is_there_already_stays_unseen():
-    samples = [{"input_ids": [1, 0], "attention_mask": [1, 0]}, {"input_ids": [1, 2, 3], "attention_mask": [1] * 3}]
-    assert Collator()(samples)["attention_mask"].tolist() == [[1, 0, 0], [1, 1, 1]]
-
-
-def test_a_label_of_the_whole_text_or_several():
-    one = [{"input_ids": [1, 2], "label": 1}, {"input_ids": [3], "label": 0}]
+def test_labels_of_a_whole_text():
+    one, several = ([{"input_ids": ids, key: labels} for ids, labels in zip(([1, 2], [3]), values)] for key, values in (
+        ("label", (1, 0)), ("labels", ([1.0, 0.0, 1.0], [0.0, 0.0, 1.0])),
+    ))  # fmt: skip
     assert Collator()(one)["labels"].tolist() == [1, 0]
-    several = [{"input_ids": [1, 2], "labels": [1.0, 0.0, 1.0]}, {"input_ids": [3], "labels": [0.0, 0.0, 1.0]}]
     assert Collator()(several)["labels"].shape == (2, 3)
 
 
-def test_the_place_of_an_answer_moves_with_left_padding():
+@pytest.mark.parametrize(("side", "positions"), [("right", [1, 0]), ("left", [1, 2])])
+def test_positions_of_an_answer_move_with_left_padding(side, positions):
     samples = [{"input_ids": [1, 2, 3], "start_positions": 1}, {"input_ids": [4], "start_positions": 0}]
-    assert Collator()(samples)["start_positions"].tolist() == [1, 0]
-    assert Collator(padding=Padding(side="left"))(samples)["start_positions"].tolist() == [1, 2]
+    assert Collator(padding=Padding(side=side))(samples)["start_positions"].tolist() == positions
 
 
-WRONG = {
-    "labels": ([{"input_ids": [1, 2], "labels": [1]}, {"input_ids": [1], "labels": [1, 2]}], "sample 0.*'labels'"),
-    "mask": ([{"input_ids": [1, 2], "attention_mask": [1]}], "sample 0.*'attention_mask'"),
-    "nothing": ([{"input_ids": [1]}, {"input_ids": []}], "sample 1.*'input_ids'.*empty"),
-    "a batch in a batch": ([{"input_ids": np.ones((1, 3), int)}], r"sample 0.*shape \[1, 3\]"),
-    "fractions": ([{"input_ids": [1, 2]}, {"input_ids": [0.5]}], "sample 1.*float"),
-    "a field less": ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], "sample 1.*'labels'.*nothing"),
-    "no dict": ([{"input_ids": [1]}, [1, 2]], "sample 1.*list"),
-    "other kinds": ([{"n": 1}, {"n": None}], "sample 1.*'n'"),
-}
-
-
-@pytest.mark.parametrize("samples, message", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([{"input_ids": [1, 2], "labels": [1]}, {"input_ids": [1], "labels": [1, 2]}], "sample 0.*'labels'"),
+        ([{"input_ids": [1, 2], "attention_mask": [1]}], "sample 0.*'attention_mask'"),
+        ([{"input_ids": [1]}, {"input_ids": []}], "sample 1.*'input_ids'.*empty"),
+        ([{"input_ids": np.ones((1, 3), int)}], r"sample 0.*shape \[1, 3\]"),
+        ([{"input_ids": [1, 2]}, {"input_ids": [0.5]}], "sample 1.*float"),
+        ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], "sample 1.*'labels'.*nothing"),
+        ([{"input_ids": [1]}, [1, 2]], "sample 1.*list"),
+        ([{"n": 1}, {"n": None}], "sample 1.*'n'"),
+        ([{"spectrum": np.ones((2, 3))}, {"spectrum": np.ones((2, 5))}], "sample 1.*'spectrum'"),
+        ([{"audio": {"array": [1.0], "sampling_rate": rate}} for rate in (16000, 8000)], "sample 1.*8000 Hz"),
+        ([{"image": np.ones((2, 2, 3)), "mask": np.ones((3, 2), int)}], "sample 0.*'mask'"),
+        ([{"image": np.ones((2, 2, 3)), "boxes": np.ones((2, 5))}], "sample 0.*'boxes'"),
+        ([{"image": np.ones((2, 2, 3))}, {"image": np.ones((2, 2, 1))}], "sample 1.*'image'"),
+    ],
+)
 def test_a_sample_that_does_not_fit_is_named(samples, message):
     with pytest.raises(DataError, match=message):
         Collator()(samples)
@@ -125,23 +125,24 @@ def llama():
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_packed_samples_have_the_losses_they_have_alone(llama, side, attention, implementation):
     llama.set_attn_implementation(implementation)
-    random = np.random.default_rng(0)
-    texts = [random.integers(1, 40, n) for n in (4, 1, 6, 5, 3)]
+    draw = np.random.default_rng(0)
+    texts = [draw.integers(1, 40, length) for length in (4, 1, 6, 5, 3)]
     pieces = [({"input_ids": text, "labels": text}, 0, len(text)) for text in texts]
-    samples = [join(part, ["input_ids", "labels"]) for part in (pieces[:3], pieces[3:])]
-    batch = Collator(padding=Padding(side=side), attention=attention)(samples)
+    rows = [join(part, ["input_ids", "labels"]) for part in (pieces[:3], pieces[3:])]
+    batch = Collator(padding=Padding(side=side), attention=attention)(rows)
     assert ("attention_mask" in batch) == (attention == "mask") and "seq_lens" not in batch
-    loss = torch.nn.functional.cross_entropy
+
+    def loss(logits, labels):
+        return torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100, reduction="sum"
+        ).item()
+
     with torch.no_grad():
         labels = batch.pop("labels")
-        logits = llama(**batch, use_cache=False).logits
-        packed = loss(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100, reduction="sum")
-        alone = 0.0
-        for text in texts:
-            ids = torch.tensor(text)[None]
-            scores = llama(input_ids=ids, use_cache=False).logits[0, :-1]
-            alone += float(loss(scores, ids[0, 1:], reduction="sum")) if len(text) > 1 else 0.0
-    assert float(packed) == pytest.approx(alone, rel=1e-5)
+        packed = loss(llama(**batch, use_cache=False).logits, labels)
+        single = [torch.tensor(text)[None] for text in texts if len(text) > 1]
+        alone = sum(loss(llama(input_ids=ids, use_cache=False).logits, ids) for ids in single)
+    assert packed == pytest.approx(alone, rel=1e-5)
 
 
 def image(height, width, seed=0):
@@ -154,102 +155,71 @@ def test_images_of_one_size_are_stacked_with_their_labels():
     assert torch.equal(batch["pixel_values"][1], torch.from_numpy(image(4, 6, 1) / np.float32(255)).permute(2, 0, 1))
 
 
-def test_images_of_several_sizes_share_a_canvas_on_which_boxes_and_masks_stay_in_place():
-    samples = [
-        {
-            "image": image(4, 4),
-            "boxes": np.array([[0.5, 0.5, 1.0, 1.0]], np.float32),
-            "classes": [1],
-            "masks": np.ones((1, 4, 4), bool),
-        },
-        {
-            "image": image(8, 2),
-            "boxes": np.zeros((0, 4), np.float32),
-            "classes": [],
-            "masks": np.zeros((0, 8, 2), bool),
-        },
-    ]
-    batch = Collator()(samples)
+def test_on_a_canvas_boxes_and_masks_stay_in_place():
+    box = np.array([[0.5, 0.5, 1.0, 1.0]], np.float32)
+    square = {"image": image(4, 4), "boxes": box, "classes": [1], "masks": np.ones((1, 4, 4), bool)}
+    tall = {"image": image(8, 2), "boxes": np.zeros((0, 4)), "classes": [], "masks": np.zeros((0, 8, 2), bool)}
+    batch = Collator()([square, tall])
     assert batch["pixel_values"].shape == (2, 3, 8, 4) and batch["pixel_mask"].sum(dim=(1, 2)).tolist() == [16, 16]
     assert batch["boxes"][0].tolist() == [[0.5, 0.25, 1.0, 0.5]] and batch["boxes"][1].shape == (0, 4)
     assert batch["masks"][0].shape == (1, 8, 4) and batch["masks"][0].sum() == 16
-    filled = Collator(targets="padded")(samples)
-    assert filled["classes"].tolist() == [[1], [-100]] and filled["object_mask"].tolist() == [[True], [False]]
+    assert [classes.tolist() for classes in batch["classes"]] == [[1], []]
+    with pytest.raises(DataError, match=r"sample 1.*'image'"):
+        Collator(padding=Padding("none"))([square, tall])
 
 
 def test_segmentation_masks_are_ignored_outside_their_image():
-    batch = Collator()(
-        [{"image": image(2, 2), "mask": np.ones((2, 2), int)}, {"image": image(2, 3), "mask": np.zeros((2, 3), int)}]
-    )
-    assert batch["masks"].tolist() == [[[1, 1, -100]] * 2, [[0, 0, 0]] * 2]
-    with pytest.raises(DataError, match="'mask'"):
-        Collator()([{"image": image(2, 2), "mask": np.ones((3, 2), int)}])
-    with pytest.raises(DataError, match=r"sample 1.*'image'"):
-        Collator(padding=Padding("none"))([{"image": image(2, 2)}, {"image": image(2, 3)}])
+    samples = [{"image": image(2, width), "mask": np.full((2, width), width)} for width in (2, 3)]
+    assert Collator()(samples)["masks"].tolist() == [[[2, 2, -100]] * 2, [[3, 3, 3]] * 2]
 
 
 def test_signals_are_padded_with_silence():
-    batch = Collator(padding=Padding(multiple=2))(
-        [{"audio": [0.5, 1.5, 2.5]}, {"audio": {"array": [3.5], "sampling_rate": None}}]
-    )
-    assert batch["audio"].tolist() == [[0.5, 1.5, 2.5, 0.0], [3.5, 0.0, 0.0, 0.0]] and batch["lengths"].tolist() == [
-        3,
-        1,
-    ]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
-    with pytest.raises(DataError, match="8000 Hz"):
-        Collator()([{"audio": {"array": [1.0], "sampling_rate": rate}} for rate in (16000, 8000)])
-    spectra = [{"spectrum": np.ones((2, 3))}, {"spectrum": np.ones((2, 5))}]
-    assert Collator(ragged={"spectrum": 1})(spectra)["spectrum"].shape == (2, 2, 5)
-    with pytest.raises(DataError, match="'spectrum'") as caught:
-        Collator()(spectra)
-    assert "ragged={'spectrum': 1}" in caught.value.hint
+    samples = [{"audio": [0.5, 1.5, 2.5]}, {"audio": {"array": [3.5], "sampling_rate": None}}]
+    batch = Collator(padding=Padding(multiple=2))(samples)
+    assert batch["audio"].tolist() == [[0.5, 1.5, 2.5, 0.0], [3.5, 0.0, 0.0, 0.0]]
+    assert batch["lengths"].tolist() == [3, 1] and batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
 
 
 def test_numbers_tensors_and_texts():
     half = torch.ones(2, dtype=torch.bfloat16)
-    batch = Collator()([{"n": i, "f": 0.5, "b": i == 1, "t": half * i, "s": "name", "o": None} for i in range(3)])
-    assert (
-        batch["n"].tolist() == [0, 1, 2]
-        and batch["f"].dtype is torch.float32
-        and batch["b"].tolist() == [False, True, False]
-    )
-    assert batch["t"].dtype is torch.bfloat16 and batch["s"] == ["name"] * 3 and batch["o"] == [None] * 3
-    assert Collator()([{"d": np.ones(2)}, {"d": np.ones(2)}])["d"].dtype is torch.float64  # the user's arrays stay
+    rows = [{"n": i, "f": 0.5, "b": i == 1, "t": half * i, "s": "name", "o": None, "d": np.ones(2)} for i in range(3)]
+    batch = Collator()(rows)
+    assert batch["n"].tolist() == [0, 1, 2] and batch["b"].tolist() == [False, True, False]
+    assert batch["f"].dtype is torch.float32 and batch["t"].dtype is torch.bfloat16
+    assert batch["s"] == ["name"] * 3 and batch["o"] == [None] * 3
+    assert batch["d"].dtype is torch.float64  # the user's arrays stay
 
 
-def test_the_call_holds_against_the_configuration_and_says_so():
+def test_the_call_overrides_the_configuration_and_says_so():
     with pytest.warns(FewbitWarning, match="batch_size=2 of the call"):
-        assert get_custom_data_collator(config(batch_size=4), batch_size=2).batch_size == 2
+        assert collator(arguments={"batch_size": 2}, batch_size=4).batch_size == 2
     with pytest.warns(FewbitWarning, match="padding=False of the call"):
-        assert get_custom_data_collator(config(padding="longest"), padding=False).padding.to == "none"
-    assert get_custom_data_collator(config(batch_size=4, padding={"multiple_of": 8})).padding.multiple == 8
-    assert get_custom_data_collator(config(batch_size=4), batch_size=4).batch_size == 4
+        assert collator(arguments={"padding": False}, padding="longest").padding.to == "none"
+    assert collator(arguments={"batch_size": 4}, batch_size=4).batch_size == 4
+    assert collator(padding={"multiple_of": 8}).padding.multiple == 8
 
 
 def test_padding_is_what_the_tokenizer_says():
-    rule = get_custom_data_collator(config(word_tokenizer(padding_side="left", pad_token="<unk>"))).padding
+    rule = collator(word_tokenizer(padding_side="left", pad_token="<unk>")).padding
     assert (rule.side, rule.token) == ("left", 0)
-    assert get_custom_data_collator(config(word_tokenizer(pad_token=None))).padding.token == 2
-    assert get_custom_data_collator(config(max_length=6), padding="max_length").padding.length == 6
-    limited = config(word_tokenizer(model_max_length=12))
-    assert get_custom_data_collator(limited, padding="max_length").padding.length == 12
-    with pytest.raises(UsageError):
-        get_custom_data_collator(config(), padding="max_length")
+    assert collator(word_tokenizer(pad_token=None)).padding.token == 2
+    assert collator(arguments={"padding": "max_length"}, max_length=6).padding.length == 6
+    limited = word_tokenizer(model_max_length=12)
+    assert collator(limited, {"padding": "max_length"}).padding.length == 12
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"batch_size": 0}, {"padding": "longets"}, {"padding": {"multiple_off": 8}}, {"padding": {"multiple_of": 0}},
-     {"attention": "flash"}, {"targets": "list"}],
+    [{"batch_size": 0}, {"padding": "longets"}, {"padding": []}, {"padding": {"multiple_off": 8}},
+     {"padding": {"multiple_of": 0}}, {"padding": "max_length"}, {"attention": "flash"}],
 )  # fmt: skip
 def test_arguments_that_do_not_fit(wrong):
     with pytest.raises(UsageError):
-        get_custom_data_collator(config(), **wrong)
+        collator(arguments=wrong)
 
 
-def test_it_goes_to_another_process_and_into_a_torch_loader():
-    collator = Collator(padding=Padding(side="left"))
-    assert pickle.loads(pickle.dumps(collator)) == collator
-    loader = torch.utils.data.DataLoader([{"input_ids": [1, 2]}, {"input_ids": [3]}], batch_size=2, collate_fn=collator)
+def test_a_collator_goes_to_another_process_and_into_a_torch_loader():
+    left = Collator(padding=Padding(side="left"))
+    assert pickle.loads(pickle.dumps(left)) == left
+    loader = torch.utils.data.DataLoader([{"input_ids": [1, 2]}, {"input_ids": [3]}], batch_size=2, collate_fn=left)
     assert next(iter(loader))["input_ids"].tolist() == [[1, 2], [0, 3]]

@@ -3,119 +3,95 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 
 from fewbit.data.loading.workers import check_workers
 from fewbit.errors import UsageError
 
-BODY = """
+SCRIPT = """
 from fewbit.data.loading import device_aware_data_loading, generate_dataset_config
-import warnings
 
 def collator(samples):
     return [sample["text"] for sample in samples]
 
 def run(method, collate=collator, steps=()):
-    config = generate_dataset_config(
-        [{"text": f"row {n}"} for n in range(8)], list(steps), {"batch_size": 4, "workers": 1, "start_method": method}
-    )
+    custom = {"batch_size": 4, "workers": 1, "start_method": method}
+    config = generate_dataset_config([{"text": f"row {n}"} for n in range(8)], list(steps), custom)
     print(sorted(sum(device_aware_data_loading(config, collate, "cpu"), [])))
+
 """
-ALL = str(sorted(f"row {n}" for n in range(8)))
-GUARD = "if __name__ == '__main__':\n    run({method!r})\n"
-NO_GUARD = "import logging\nlogging.getLogger(__name__)\nrun({method!r})\n"  # the text __name__ is no guard
+GUARD = "if __name__ == '__main__':\n    "
+NO_GUARD = "import logging\nlogging.getLogger(__name__)\n"  # the text __name__ is no guard
+LOADED_BY_HAND = (
+    GUARD + "import importlib.util, sys\n"
+    "    spec = importlib.util.spec_from_file_location('plugged', 'plug.py')\n"
+    "    module = sys.modules['plugged'] = importlib.util.module_from_spec(spec)\n"
+    "    spec.loader.exec_module(module)\n    "
+)
 
 
-def script(tmp_path, end, method):
-    path = tmp_path / "train.py"
-    path.write_text(BODY + end.format(method=method))
-    return path
-
-
-def execute(*arguments, text=None, cwd=None):
+def execute(tmp_path, how, end):
+    """Run the script as a file, from standard input or by -c."""
+    (tmp_path / "train.py").write_text(SCRIPT + end)
+    (tmp_path / "plug.py").write_text(
+        "def same(sample):\n    return sample\n\ndef collator(samples):\n    return [s['text'] for s in samples]\n"
+    )
+    arguments = {"file": ["train.py"], "stdin": ["-"], "-c": ["-c", SCRIPT + end]}[how]
+    text = SCRIPT + end if how == "stdin" else None
     return subprocess.run(
-        [sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=120, cwd=cwd
+        [sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
 
 
-def one_error(result, *words):
-    """One error of ours: at the end of one traceback, with the fix."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ("file", GUARD + "run('fork')"),
+        ("file", GUARD + "run('spawn')"),
+        ("file", NO_GUARD + "run('fork')"),
+        ("stdin", "run('fork')"),
+        ("-c", "run('fork')"),
+        ("file", GUARD + "run('fork', steps=['plug.py:same'])"),
+        ("file", GUARD + "run('spawn', steps=['plug.py:same'])"),
+        ("file", LOADED_BY_HAND + "run('fork', module.collator)"),
+    ],
+)
+def test_workers_that_can_start(tmp_path, how, end):
+    result = execute(tmp_path, how, end)
+    assert result.stdout.strip() == str([f"row {n}" for n in range(8)]), result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "end", "words"),
+    [
+        ("file", NO_GUARD + "run('spawn')", ("train.py", "if __name__ == '__main__':")),
+        ("stdin", "run('spawn')", ("<stdin>", "save the script as a file")),
+        ("-c", "run('spawn')", ("notebook", ".py file")),
+        ("file", LOADED_BY_HAND + "run('spawn', module.collator)", ("cannot import 'plugged'", "FILE.py:FUNCTION")),
+    ],
+)
+def test_workers_that_cannot_start_are_one_error_with_the_fix(tmp_path, how, end, words):
+    result = execute(tmp_path, how, end)
     assert result.returncode == 1 and result.stderr.count("Traceback") == 1, result.stderr
-    assert "[workers]" in result.stderr and "workers=0" in result.stderr, result.stderr
-    for word in words:
+    for word in ("[workers]", "workers=0", *words):
         assert word in result.stderr, result.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_guarded_script_works(tmp_path, method):
-    assert ALL in execute(script(tmp_path, GUARD, method)).stdout
-
-
-@pytest.mark.slow
-def test_a_script_without_a_guard_works_forked_and_says_what_is_missing_otherwise(tmp_path):
-    assert ALL in execute(script(tmp_path, NO_GUARD, "fork")).stdout
-    one_error(execute(script(tmp_path, NO_GUARD, "spawn")), "train.py", "if __name__ == '__main__':")
-
-
-@pytest.mark.slow
-def test_standard_input(tmp_path):
-    end = "run({method!r})\n"
-    assert ALL in execute("-", text=script(tmp_path, end, "fork").read_text()).stdout
-    one_error(execute("-", text=script(tmp_path, end, "spawn").read_text()), "<stdin>", "save the script as a file")
-
-
-@pytest.mark.slow
-def test_a_notebook_or_the_option_c(tmp_path):
-    end = "run({method!r})\n"
-    assert ALL in execute("-c", script(tmp_path, end, "fork").read_text()).stdout
-    one_error(execute("-c", script(tmp_path, end, "spawn").read_text()), "notebook", ".py file")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_step_in_a_plug_in_file_works(tmp_path, method):
-    (tmp_path / "plug.py").write_text("def shout(sample):\n    return {'text': sample['text']}\n")
-    (tmp_path / "collating.py").write_text(
-        "def collator(samples):\n    return [sample['text'] for sample in samples]\n"
-    )
-    end = f"if __name__ == '__main__':\n    run({{method!r}}, steps=['{tmp_path}/plug.py:shout'])\n"
-    assert ALL in execute(script(tmp_path, end, method)).stdout
-
-
-@pytest.mark.slow
-def test_a_collator_from_a_file_that_was_loaded_by_hand(tmp_path):
-    (tmp_path / "plug.py").write_text("def collator(samples):\n    return [sample['text'] for sample in samples]\n")
-    end = (
-        "if __name__ == '__main__':\n"
-        "    import importlib.util, sys\n"
-        f"    spec = importlib.util.spec_from_file_location('plugged', r'{tmp_path}/plug.py')\n"
-        "    module = sys.modules['plugged'] = importlib.util.module_from_spec(spec)\n"
-        "    spec.loader.exec_module(module)\n"
-        "    run({method!r}, module.collator)\n"
-    )
-    assert ALL in execute(script(tmp_path, end, "fork")).stdout
-    one_error(execute(script(tmp_path, end, "spawn")), "cannot import 'plugged'", "FILE.py:FUNCTION")
-
-
-def test_what_cannot_be_pickled_says_so():
+def test_what_is_sent_must_be_picklable():
     assert check_workers(lambda: None, "fork") == "fork"
+    assert check_workers({"a": [1, 2], "collator": len}, "spawn") == "spawn"
     with pytest.raises(UsageError, match="cannot be sent to a worker") as caught:
         check_workers(lambda: None, "spawn")
     assert "workers=0" in caught.value.hint
 
 
-def test_what_can_be_sent_passes():
-    assert check_workers({"a": [1, 2], "collator": len}, "spawn") == "spawn"
-
-
 def test_a_module_that_only_this_process_knows_is_named(monkeypatch):
-    import types
-
     module = types.ModuleType("loaded_by_hand")
-    module.collator = types.FunctionType((lambda samples: samples).__code__, {"__name__": "loaded_by_hand"}, "collator")
-    module.collator.__qualname__ = "collator"
+    exec("def collator(samples):\n    return samples", vars(module))  # noqa: S102
     monkeypatch.setitem(sys.modules, "loaded_by_hand", module)
     with pytest.raises(UsageError, match="cannot import 'loaded_by_hand'"):
         check_workers([module.collator, module.collator], "spawn")

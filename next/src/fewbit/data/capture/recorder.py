@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fewbit.data.capture.arrays import Array, is_array, leaves, to_array
-from fewbit.data.capture.batch_axis import BatchAxis
+from fewbit.data.capture.samples import Array, BatchAxis, is_array, leaves, to_array
 from fewbit.data.inputs.modules import is_module, unwrap
 from fewbit.errors import DataError, UsageError, plural
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from fewbit.data.capture.arrays import Array
-from fewbit.data.formats.npz import write_npz
+from fewbit.data.arrays.files import write_npz
+from fewbit.data.capture.samples import Array
 from fewbit.errors import DataError, UsageError
 from fewbit.output import check_output, open_output
 from fewbit.record.schema import plain

@@ -7,9 +7,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from fewbit.data.capture.arrays import Array
 from fewbit.data.capture.recorder import Recorder, evaluating
 from fewbit.data.capture.sample_folder import sample_folder
+from fewbit.data.capture.samples import Array
 
 
 class NumpyExportWrapper:

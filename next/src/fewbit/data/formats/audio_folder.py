@@ -13,20 +13,33 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fewbit.data.audio import AUDIO_ISSUES, SKIPPED_SUFFIXES, SUFFIXES, decode_audio
+from fewbit.data.audio import AUDIO_ISSUES, SKIPPED_SUFFIXES, SUFFIXES, decode_audio, judge_audio
 from fewbit.data.files import FILE_UNREADABLE
-from fewbit.data.formats._class_folder_source import ClassFolderSource, Repair
-from fewbit.data.formats._class_folders import CLASS_FOLDER_OPTIONS, Media, read_class_folders
+from fewbit.data.images.class_folders import CLASS_FOLDER_ISSUES, CLASS_FOLDER_OPTIONS, Media, read_class_folders
+from fewbit.data.images.file_source import check_first_bytes
 from fewbit.data.images.inspect import DUPLICATE_ISSUES, report_duplicates, try_each
+from fewbit.data.images.labeled_files import ClassFolderSource
 from fewbit.data.images.signatures import suffix_of
 from fewbit.data.types import DataReport, Depth, Detection, Files, Format, IssueType, Location, Sample, Severity
 from fewbit.errors import plural, require
 
-AUDIO = Media("audio file", "audio-classification", SUFFIXES, SKIPPED_SUFFIXES, none="no-audio")
+NO_AUDIO = IssueType(
+    "no-audio", Severity.ERROR, "no audio files", "put the files into folders: cat/FILE, dog/FILE, or train/cat/FILE",
+    "raise",
+)  # fmt: skip
+AUDIO_OUTSIDE = IssueType(
+    "audio-outside-class", Severity.WARNING, "audio file in no class folder, which is not read",
+    "move it into its class", "drop",
+)  # fmt: skip
+AUDIO_SKIPPED = IssueType(
+    "audio-skipped", Severity.WARNING, "audio file that is not read because of its suffix",
+    f"convert it, or correct its suffix; these are read: {' '.join(sorted(SUFFIXES))}", "drop",
+)  # fmt: skip
 SAMPLING_RATE = IssueType(
     "sampling-rate", Severity.WARNING, "audio file with another sampling rate than most",
     "resample it: fewbit does not",
 )  # fmt: skip
+AUDIO = Media("audio file", "audio-classification", SUFFIXES, SKIPPED_SUFFIXES, NO_AUDIO, AUDIO_SKIPPED, AUDIO_OUTSIDE)
 _TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
@@ -45,17 +58,21 @@ def detect(files: Files) -> Detection | None:
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> ClassFolderSource:
     """Find splits and classes by names; with `full` depth also decode every file."""
-    layout, entries = read_class_folders(files, report, AUDIO, options=options)
-    if any(suffix_of(entry.name) != ".wav" for entry in entries):
+    layout = read_class_folders(files, report, AUDIO, options)
+    names = [entry.name for entry in layout.selected]
+    if any(suffix_of(name) != ".wav" for name in names):
         require("soundfile", extra="audio", purpose="audio files other than PCM WAV")
-    repair = Repair(layout)
-    if depth == "full":
-        clips, damaged, dropped = try_each(partial(_measure, files), [entry.name for entry in entries], report)
-        _report_rates(clips, report)
-        sizes = {name: clip.size for name, clip in clips.items()}
-        repair = Repair(layout, damaged, report_duplicates(files, entries, sizes, report))
-        entries = [entry for entry in entries if entry.name not in dropped]
-    return ClassFolderSource(files, entries, _decode, AUDIO.task, repair)
+    source = ClassFolderSource(files, layout, AUDIO.task, _decode)
+    if depth == "index":
+        source.leave_out(check_first_bytes(files, names, report, judge_audio))
+        return source
+    clips, damaged, dropped = try_each(partial(_measure, files), names, report)
+    _report_rates(clips, report)
+    entries = [(entry.split or "", entry.label or "", entry.name) for entry in layout.selected]
+    sizes = {name: clip.size for name, clip in clips.items()}
+    source.repair(damaged, report_duplicates(files, entries, sizes, report))
+    source.leave_out(dropped)
+    return source
 
 
 def _decode(stream: BinaryIO, location: Location) -> Sample:
@@ -102,6 +119,10 @@ def example(folder: Path) -> Path:
 
 FORMAT = Format(
     "audio_folder", "audio folder", "dog/1.wav, train/dog/1.flac, or audio files without classes",
-    (*AUDIO.issues, SAMPLING_RATE, *AUDIO_ISSUES, *DUPLICATE_ISSUES, FILE_UNREADABLE), detect, scan,
-    example, options=CLASS_FOLDER_OPTIONS, write=ClassFolderSource.write, unit="audio file",
+    (
+        NO_AUDIO, AUDIO_OUTSIDE, AUDIO_SKIPPED, *CLASS_FOLDER_ISSUES, SAMPLING_RATE, *AUDIO_ISSUES, *DUPLICATE_ISSUES,
+        FILE_UNREADABLE,
+    ),
+    detect, scan, example, options=CLASS_FOLDER_OPTIONS, write=ClassFolderSource.write, unit="audio file",
+    suffixes=tuple(SUFFIXES),
 )  # fmt: skip

@@ -10,17 +10,17 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from fewbit.data.formats import _arrow, _features
-from fewbit.data.formats._features import Features, feature_rows
-from fewbit.data.images.decode import IMAGE_ISSUES
-from fewbit.data.rows.meaning import ROW_ISSUES, ROW_OPTIONS
+from fewbit.data.rows import arrow
+from fewbit.data.rows.arrow import Features
 from fewbit.data.rows.shards import RowFile
-from fewbit.data.rows.table import Row, union
+from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS, row_source
+from fewbit.data.rows.table import Row, Table, union
 from fewbit.data.splits import SPLITS, split_of_file
 from fewbit.data.types import (
     DataReport,
@@ -45,17 +45,13 @@ FOLDER_BROKEN = IssueType(
     "folder-broken", Severity.ERROR, "saved dataset that cannot be loaded", "save it again with save_to_disk", "raise"
 )
 ROW_UNREADABLE = IssueType(
-    "row-unreadable",
-    Severity.ERROR,
-    "row that the datasets library cannot give",
-    "read that row by hand",
-    "raise",
+    "row-unreadable", Severity.ERROR, "row that the datasets library cannot give", "read that row by hand", "raise",
     ("drop",),
-)
+)  # fmt: skip
 COLUMNS_DIFFER = IssueType(
     "columns-differ", Severity.WARNING, "splits with different columns", "cast the splits to the same features"
 )
-ISSUES = (FOLDER_BROKEN, ROW_UNREADABLE, COLUMNS_DIFFER, *_arrow.ISSUES, *_features.ISSUES)
+ISSUES = (FOLDER_BROKEN, ROW_UNREADABLE, COLUMNS_DIFFER, *arrow.ISSUES)
 
 
 def detect(files: Files) -> Detection | None:
@@ -68,30 +64,24 @@ def detect(files: Files) -> Detection | None:
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source:
     """Read the schemas of the Arrow files; with `full` depth validate every record batch."""
     row_files: list[RowFile] = []
-    features, columns = [], {}
+    features: dict[str, Any] = {}
+    names = set(files.names())
     for folder, split in _saved_splits(files, report):
-        state = _json(files, f"{folder}state.json", report)
-        info = _json(files, f"{folder}dataset_info.json", report)
-        listed = state.get("_data_files")
-        names = (
-            [entry.get("filename") for entry in listed if isinstance(entry, Mapping)]
-            if isinstance(listed, list)
-            else []
-        )
-        for name in names:
-            if not isinstance(name, str) or f"{folder}{name}" not in files.names():
-                report.add(
-                    FOLDER_BROKEN, f"there is no file {folder}{str(name)[:100]}", Location(f"{folder}state.json")
-                )
+        listed = _json(files, f"{folder}state.json", report).get("_data_files")
+        for entry in listed if isinstance(listed, list) else ():
+            name = f"{folder}{str(entry.get('filename') if isinstance(entry, Mapping) else entry)[:1000]}"
+            if name in names:
+                row_files.append(RowFile(name, split))
             else:
-                row_files.append(RowFile(f"{folder}{name}", split))
-        features.append(Features.of(info.get("features")))
-        columns[split or ""] = tuple(info.get("features") or ())
-    _compare_columns(columns, report)
-    table = _arrow.ArrowTable(files, _by_split(row_files), "arrow", report)
+                report.add(FOLDER_BROKEN, f"there is no file {name[:200]}", Location(f"{folder}state.json"))
+        features[split or ""] = _json(files, f"{folder}dataset_info.json", report).get("features") or {}
+    _compare_columns(features, report)
+    row_files.sort(key=lambda file: _split_order(file.split or ""))
+    table = arrow.ArrowTable(files, row_files, "arrow", report)
     if depth == "full":
         table.check(report)
-    return feature_rows(table, features, files, report, depth=depth, options=options)
+    described = [Features.of(columns) for columns in features.values()]
+    return row_source(table, files, report, depth=depth, options=options, features=described)
 
 
 def scan_object(data: Any, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source:
@@ -105,31 +95,28 @@ def scan_object(data: Any, report: DataReport, *, depth: Depth, options: Mapping
     """
     from fewbit.data.objects import ObjectSource, check_elements
 
-    report.data_format = "huggingface"
-    named = dict(data) if isinstance(data, Mapping) else {str(getattr(data, "split", None) or ""): data}
+    report.data_format, report.unit = FORMAT.name, FORMAT.unit
+    named = data if isinstance(data, Mapping) else {str(getattr(data, "split", None) or ""): data}
     splits = {_split_name(name): dataset for name, dataset in named.items()}
     splits = {name: splits[name] for name in sorted(splits, key=_split_order)}
-    described = {name: _features_of(dataset) for name, dataset in splits.items()}
-    _compare_columns({name: tuple(columns) for name, columns in described.items() if columns}, report)
+    described = {name: dataset.features.to_dict() if dataset.features else {} for name, dataset in splits.items()}
+    _compare_columns({name: columns for name, columns in described.items() if columns}, report)
     features = [Features.of(columns) for columns in described.values()]
-    datasets = sys.modules["datasets"]
-    if any(isinstance(dataset, datasets.IterableDataset) for dataset in splits.values()):
-        return feature_rows(
-            StreamTable(splits, report), features, None, report, depth=depth, options=options, local_paths=True
-        )
-    single = next(iter(splits.values())) if len(splits) == 1 else None
-    if single is not None and single.format["type"] is not None:  # with_format("torch"): the user chose it
-        facts: dict[str, Any] = {"batched": False, "columns": list(single.column_names)}
-        if (names := next(iter(features[0].classes.values()), None)) is not None:
-            facts["classes"] = names
-        source = ObjectSource(single, facts, "Dataset", runs_code=True)
+    first = next(iter(splits.values()))
+    streamed = isinstance(first, sys.modules["datasets"].IterableDataset)
+    if not streamed and len(splits) == 1 and first.format["type"] is not None:
+        # with_format("torch"): the user chose what elements are
+        classes = next(iter(features[0].classes.values()), None)
+        facts = {"batched": False, "columns": list(first.column_names)} | ({"classes": classes} if classes else {})
+        source = ObjectSource(first, facts, "Dataset", runs_code=True)
         if depth == "full":
             check_elements(source, report)
         return source
-    return feature_rows(DatasetTable(splits), features, None, report, depth=depth, options=options, local_paths=True)
+    table = StreamTable(splits, report) if streamed else DatasetTable(splits)
+    return row_source(table, None, report, depth=depth, options=options, features=features, local_paths=True)
 
 
-class DatasetTable:
+class DatasetTable(Table):
     """Rows of map-style datasets, one split after the other; images stay bytes.
 
     Args:
@@ -140,8 +127,7 @@ class DatasetTable:
         self._splits = list(datasets)
         # What Arrow holds, through the dataset's own selection and order, and not what its features would decode.
         self._datasets = [dataset.with_format("arrow") for dataset in datasets.values()]
-        self.columns: Sequence[str] = union(dataset.column_names for dataset in self._datasets)
-        self.embedded: tuple[str, ...] = ()
+        self.columns = union(dataset.column_names for dataset in self._datasets)
         self._starts = [0]
         for dataset in self._datasets:
             self._starts.append(self._starts[-1] + len(dataset))
@@ -149,20 +135,14 @@ class DatasetTable:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def row(self, index: int) -> Row:
-        """One row."""
-        return self.fetch([index])[0]
-
     def fetch(self, indices: Sequence[int]) -> list[Row]:
         """Several rows, those of a split together."""
         rows: dict[int, Row] = {}
-        for number in range(len(self._datasets)):
-            start, stop = self._starts[number], self._starts[number + 1]
-            requested = sorted({index for index in indices if start <= index < stop})
+        for number, start in enumerate(self._starts[:-1]):
+            requested = sorted({index for index in indices if start <= index < self._starts[number + 1]})
             if requested:
-                rows |= zip(
-                    requested, self._read(number, self._datasets[number], [index - start for index in requested])
-                )
+                positions = [index - start for index in requested]
+                rows |= zip(requested, self._read(number, self._datasets[number], positions))
         if missing := [index for index in indices if index not in rows]:
             raise IndexError(missing[0])
         return [rows[index] for index in indices]
@@ -176,9 +156,8 @@ class DatasetTable:
                 first = self._starts[number] + start
                 positions = range(start, min(start + _BLOCK, len(dataset)))
                 rows: list[Row] = self._read(number, without_images, positions) if others else [{} for _ in positions]
-                for name in self.embedded:
-                    for offset, row in enumerate(rows):
-                        row[name] = {"row": first + offset}
+                for index, row in enumerate(rows, first):
+                    row |= {name: {"row": index} for name in self.embedded}
                 yield first, rows
 
     def location(self, index: int) -> Location:
@@ -192,15 +171,14 @@ class DatasetTable:
 
     def _read(self, number: int, dataset: Any, positions: Sequence[int]) -> list[Row]:
         try:
-            return _arrow.to_rows(dataset[list(positions)])
+            return arrow.to_rows(dataset[list(positions)])
         except Exception as error:  # the library passes on whatever Arrow and fsspec raise
-            reason = f"{type(error).__name__}: {str(error)[:200]}"
-            raise SampleError(
-                Issue(ROW_UNREADABLE, reason, self.location(self._starts[number] + positions[0]))
-            ) from error
+            location = self.location(self._starts[number] + positions[0])
+            message = f"{type(error).__name__}: {str(error)[:200]}"
+            raise SampleError(Issue(ROW_UNREADABLE, message, location)) from error
 
 
-class StreamTable:
+class StreamTable(Table):
     """Rows of streamed datasets, kept in a temporary file as they are read."""
 
     def __init__(self, datasets: Mapping[str, Any], report: DataReport):
@@ -211,8 +189,7 @@ class StreamTable:
         self._spool = Spool(
             lambda: ([name, row] for name, dataset in streams.items() for row in dataset), "the stream", report
         )
-        self.columns: Sequence[str] = union(dataset.column_names or () for dataset in datasets.values())
-        self.embedded: tuple[str, ...] = ()
+        self.columns = union(dataset.column_names or () for dataset in datasets.values())
 
     def __len__(self) -> int:
         return len(self._spool)
@@ -229,17 +206,9 @@ class StreamTable:
     def blocks(self) -> Iterator[tuple[int, list[Row]]]:
         """All rows in order, first a few, so that a stream need not be read to its end."""
         start, size = 0, 128
-        while True:
-            block: list[Row] = []
-            try:
-                while len(block) < size:
-                    block.append(self.row(start + len(block)))
-            except IndexError:
-                size = 0
-            if block:
-                yield start, block
-            if not size:
-                return
+        while self._spool.has(start):
+            block = [self.row(index) for index in takewhile(self._spool.has, range(start, start + size))]
+            yield start, block
             start, size = start + len(block), _BLOCK
 
     def location(self, index: int) -> Location:
@@ -283,42 +252,29 @@ def _split_order(name: str) -> int:
     return SPLITS.index(name) if name in SPLITS else len(SPLITS)  # type: ignore[arg-type]
 
 
-def _by_split(row_files: Sequence[RowFile]) -> list[RowFile]:
-    return sorted(row_files, key=lambda file: _split_order(file.split or ""))
-
-
-def _features_of(dataset: Any) -> Mapping[str, Any]:
-    features = getattr(dataset, "features", None)
-    described: Mapping[str, Any] = features.to_dict() if features is not None else {}
-    return described
-
-
-def _compare_columns(columns: Mapping[str, tuple[str, ...]], report: DataReport) -> None:
-    if len({frozenset(names) for names in columns.values()}) > 1:
-        description = "; ".join(f"{split or 'all'}: {', '.join(names[:20])}" for split, names in columns.items())
-        report.add(COLUMNS_DIFFER, f"{plural(len(columns), 'split')}: {description}", samples=0)
+def _compare_columns(features: Mapping[str, Mapping[str, Any]], report: DataReport) -> None:
+    if len({frozenset(columns) for columns in features.values()}) > 1:
+        described = [f"{split or 'all'}: {', '.join(list(columns)[:20])}" for split, columns in features.items()]
+        report.add(COLUMNS_DIFFER, f"{plural(len(features), 'split')}: {'; '.join(described)}", samples=0)
 
 
 def example(folder: Path) -> Path:
     """A saved dataset of two splits with class names."""
     datasets = require("datasets", extra="hf", purpose="Hugging Face datasets")
-    features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
-    )
-    splits = {}
+    label = datasets.ClassLabel(names=["bad", "good"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": label})
+    splits = datasets.DatasetDict()
     for split, count in (("train", 12), ("validation", 4)):
-        rows = {
-            "text": [f"text {number} of {split}" for number in range(count)],
-            "label": [n % 2 for n in range(count)],
-        }
-        splits[split] = datasets.Dataset.from_dict(rows, features=features)
+        rows = [{"text": f"text {number} of {split}", "label": number % 2} for number in range(count)]
+        splits[split] = datasets.Dataset.from_list(rows, features=features)
     datasets.disable_progress_bars()
-    datasets.DatasetDict(splits).save_to_disk(str(folder))
+    splits.save_to_disk(str(folder))
     return folder
 
 
 FORMAT = Format(
     "huggingface", "Hugging Face dataset", "a folder written by save_to_disk, or a hub name such as hf:org/name",
-    (*ISSUES, *ROW_ISSUES, *IMAGE_ISSUES), detect, scan, example,
+    (*ISSUES, *ROW_ISSUES), detect, scan, example,
     options=(FormatOption("config", "configuration of a dataset on the hub"), *ROW_OPTIONS), unit="row",
+    suffixes=(".json",),
 )  # fmt: skip

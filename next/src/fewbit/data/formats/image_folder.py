@@ -8,21 +8,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from fewbit.data.files import FILE_UNREADABLE
-from fewbit.data.formats._class_folder_source import ClassFolderSource, Repair
-from fewbit.data.formats._class_folders import CLASS_FOLDER_OPTIONS, Media, read_class_folders, wrong_option
+from fewbit.data.images.class_folders import CLASS_FOLDER_ISSUES, CLASS_FOLDER_OPTIONS, Media, read_class_folders
 from fewbit.data.images.decode import IMAGE_ISSUES, WHITE, decode_image
+from fewbit.data.images.file_source import IMAGE_SKIPPED, NO_IMAGES, check_first_bytes, example_image
+from fewbit.data.images.format_options import wrong_option
 from fewbit.data.images.inspect import DUPLICATE_ISSUES, inspect_images, report_duplicates
+from fewbit.data.images.labeled_files import ClassFolderSource
 from fewbit.data.images.pixels import Color
 from fewbit.data.images.signatures import SKIPPED_SUFFIXES, SUFFIXES, SUFFIXES_BY_FORMAT, is_image_name, suffix_of
 from fewbit.data.splits import split_of_folder
-from fewbit.data.types import DataReport, Depth, Detection, Files, Format, FormatOption, Location, Sample
+from fewbit.data.types import (
+    DataReport,
+    Depth,
+    Detection,
+    Files,
+    Format,
+    FormatOption,
+    IssueType,
+    Location,
+    Sample,
+    Severity,
+)
 from fewbit.errors import plural
 
-IMAGES = Media("image", "image-classification", SUFFIXES, SKIPPED_SUFFIXES, none="no-images")
-IMAGE_SKIPPED = IMAGES.skipped
+IMAGE_OUTSIDE = IssueType(
+    "image-outside-class", Severity.WARNING, "image in no class folder, which is not read", "move it into its class",
+    "drop",
+)  # fmt: skip
+IMAGES = Media("image", "image-classification", SUFFIXES, SKIPPED_SUFFIXES, NO_IMAGES, IMAGE_SKIPPED, IMAGE_OUTSIDE)
 _OTHER_LAYOUTS = frozenset(
     ("annotations", "jpegimages", "imagesets", "segmentationclass", "segmentationobject", "masks", "labels", "images")
 )
@@ -83,16 +97,20 @@ def _class_folders(names: Iterable[str]) -> set[str]:
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> ClassFolderSource:
     """Find splits and classes by names; with `full` depth also decode every image and look for duplicates."""
     decode = partial(_decode, background=_color(options.get("background")))
-    layout, entries = read_class_folders(files, report, IMAGES, options=options)
-    repair = Repair(layout)
-    if depth == "full":
-        inspection = inspect_images(files, [entry.name for entry in entries], report)
-        leaks = report_duplicates(files, entries, inspection.sizes, report)
-        suffixes_by_name = {name: SUFFIXES_BY_FORMAT[header.format] for name, header in inspection.headers.items()}
-        wrong = {name: suffixes[0] for name, suffixes in suffixes_by_name.items() if suffix_of(name) not in suffixes}
-        repair = Repair(layout, inspection.damaged, leaks, wrong)
-        entries = [entry for entry in entries if entry.name not in inspection.dropped]
-    return ClassFolderSource(files, entries, decode, IMAGES.task, repair)
+    layout = read_class_folders(files, report, IMAGES, options)
+    source = ClassFolderSource(files, layout, IMAGES.task, decode)
+    names = [entry.name for entry in layout.selected]
+    if depth == "index":
+        source.leave_out(check_first_bytes(files, names, report))
+        return source
+    inspection = inspect_images(files, names, report)
+    entries = [(entry.split or "", entry.label or "", entry.name) for entry in layout.selected]
+    leaks = report_duplicates(files, entries, inspection.sizes, report)
+    suffixes_by_name = {name: SUFFIXES_BY_FORMAT[header.format] for name, header in inspection.headers.items()}
+    wrong = {name: suffixes[0] for name, suffixes in suffixes_by_name.items() if suffix_of(name) not in suffixes}
+    source.repair(inspection.damaged, leaks, wrong)
+    source.leave_out(inspection.dropped)
+    return source
 
 
 def _decode(stream: BinaryIO, location: Location, background: Color) -> Sample:
@@ -113,21 +131,25 @@ def _color(value: Any) -> Color:
 
 def example(folder: Path) -> Path:
     """Two splits of two classes, in four image formats."""
-    from PIL import Image
-
-    random = np.random.default_rng(0)
-    for split, suffixes in (("train", (".png", ".jpg", ".webp", ".bmp")), ("val", (".png", ".jpg"))):
-        for label in ("cat", "dog"):
-            (folder / split / label).mkdir(parents=True, exist_ok=True)
-            for index, suffix in enumerate(suffixes):
-                pixels = random.integers(0, 256, (16, 20, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / split / label / f"{index}{suffix}")
+    suffixes = {"train": (".png", ".jpg", ".webp", ".bmp"), "val": (".png", ".jpg")}
+    names = [
+        f"{split}/{label}/{suffix[1:]}{suffix}"
+        for split in suffixes
+        for label in ("cat", "dog")
+        for suffix in suffixes[split]
+    ]
+    for number, name in enumerate(names):
+        example_image(folder / name, number)
     return folder
 
 
 FORMAT = Format(
     "image_folder", "image folder", "cat/1.jpg, train/cat/1.jpg, or images without classes",
-    (*IMAGES.issues, *IMAGE_ISSUES, *DUPLICATE_ISSUES, FILE_UNREADABLE), detect, scan, example,
+    (
+        NO_IMAGES, IMAGE_OUTSIDE, IMAGE_SKIPPED, *CLASS_FOLDER_ISSUES, *IMAGE_ISSUES, *DUPLICATE_ISSUES,
+        FILE_UNREADABLE,
+    ),
+    detect, scan, example,
     options=(
         *CLASS_FOLDER_OPTIONS,
         FormatOption("background", "color behind transparent pixels: 255,255,255", (str, list, tuple)),

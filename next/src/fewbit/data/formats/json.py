@@ -1,36 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON and JSON Lines files: one object per row, as lines, an array, `{"data": [...]}` or objects one after another."""
+"""JSON and JSON Lines files: one object per row, as lines, an array, `{"data": [...]}` or objects one after another.
+
+Which of these a file is, is decided on its first kilobytes, never by its name. Two more are read into memory: columns,
+as `{"text": [...], "label": [...]}`, and the nested form of SQuAD.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fewbit.data.audio import AUDIO_ISSUES
-from fewbit.data.images.decode import IMAGE_ISSUES
-from fewbit.data.rows import blocks, json_reader, json_shape, shards, text
-from fewbit.data.rows.json_reader import JsonReader
-from fewbit.data.rows.json_shape import ENOUGH, Shape, find_shape
-from fewbit.data.rows.meaning import ROW_ISSUES, ROW_OPTIONS, RowSource, row_source
-from fewbit.data.rows.shards import IGNORED_FILE, detect_tables, row_files
-from fewbit.data.rows.text import TextFile, open_text
+import orjson
+
+from fewbit.data.rows import json_reader, shards, text
+from fewbit.data.rows.json_reader import TOKEN, JsonReader
+from fewbit.data.rows.shards import IGNORED_FILE, RowFile, detect_tables, row_files, suffix_of
+from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS, RowSource, row_source
+from fewbit.data.rows.table import ListTable, Row
+from fewbit.data.rows.text import TextFile, open_text, text_head
 from fewbit.data.rows.text_table import Shard, TextTable
-from fewbit.data.types import (
-    DataReport,
-    Depth,
-    Detection,
-    Files,
-    Format,
-    FormatOption,
-    IssueType,
-    Location,
-    SampleError,
-    Severity,
-)
+from fewbit.data.types import DataReport, Depth, Detection, Files, Format, FormatOption, IssueType, Location, Severity
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
-_HEAD = 1 << 16
+ENOUGH = 1 << 20
+"""How much of a text is read at most to find its shape."""
+_MOST_KEYS = 64
+_COCO = frozenset({"images", "annotations"})
+_BOXES = re.compile(rb'"(?:file_name|bbox)"\s*:')  # of a long file only one of the two arrays is seen
 
 COCO_JSON = IssueType(
     "coco-json", Severity.ERROR, "COCO annotations, which are no rows",
@@ -43,6 +41,19 @@ NOT_ROWS = IssueType(
 ROWS_UNDER_DATA = IssueType(
     "rows-under-data", Severity.NOTE, 'rows in the array under "data"', "write the array alone to be clear"
 )
+COLUMNS_AS_OBJECT = IssueType(
+    "columns-as-object", Severity.NOTE, "object of columns, read as rows", "write an array of rows to be clear"
+)
+
+
+class Shape(NamedTuple):
+    """What a JSON text is."""
+
+    kind: str  # `lines`, `array`, `data` (an object around the array), `values` (objects one after another)
+    begin: int = 0  # where the elements of an array begin
+    alone: bool = False  # the text is a single object
+    keys: tuple[str, ...] = ()  # of that object
+    coco: bool = False  # it is a COCO annotation file
 
 
 def detect(files: Files) -> Detection | None:
@@ -50,15 +61,13 @@ def detect(files: Files) -> Detection | None:
     detection = detect_tables(files, SUFFIXES, "JSON")
     if detection is None or detection.confidence <= 0.5:
         return detection
-    names = [name for name in files.names() if shards.is_row_file(name, SUFFIXES)]
-    try:
-        text_file, _ = open_text(files, names[0])
-        shape = _shape(text_file)
-    except SampleError:
-        return detection
+    name = next(name for name in files.names() if shards.is_row_file(name, SUFFIXES))
+    text_file = open_text(files, name, DataReport())
+    shape = _shape(text_file) if text_file is not None else Shape("lines")
     if shape.coco:
         return None
-    if shape.alone and shape.kind != "data" and shards.suffix_of(names[0]) == ".json":
+    is_single = shape.alone and shape.kind != "data" and suffix_of(name) == ".json"
+    if text_file is not None and is_single and _rows_in_memory(text_file, shape) is None:
         return Detection(0.3, "a single JSON object")
     return detection
 
@@ -68,79 +77,193 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     table_shards: list[Shard] = []
     listed = row_files(files, SUFFIXES, report)
     for file in listed:
-        try:
-            text_file, issues = open_text(files, file.name, options.get("encoding"))
-            shape = _shape(text_file)
-        except SampleError as error:
-            report.add(error.issue.type, error.issue.message, error.issue.location)
+        text_file = open_text(files, file.name, report, options.get("encoding"))
+        if text_file is None:
             continue
-        if len(listed) > 1 and shape.alone and shards.suffix_of(file.name) == ".json" and shape.kind != "data":
+        shape = _shape(text_file)
+        if len(listed) == 1 and (rows := _rows_in_memory(text_file, shape)) is not None:
+            if shape.kind != "data":
+                report.add(COLUMNS_AS_OBJECT, f"{len(rows):,} rows of {', '.join(shape.keys[:6])}", Location(file.name))
+            table = _MemoryTable(rows, files, file)
+            return row_source(table, files, report, depth=depth, options=options)
+        if len(listed) > 1 and shape.alone and suffix_of(file.name) == ".json" and shape.kind != "data":
             report.add(IGNORED_FILE, "a single object next to files of rows", Location(file.name))
-            continue
-        for issue in issues:
-            report.add(issue.type, issue.message, issue.location)
-        if _report_shape(shape, file.name, report):
-            table_shards.append(Shard(JsonReader(text_file, shape), file.split))
+        elif _report_shape(shape, file.name, report):
+            layout = "array" if shape.kind == "data" else shape.kind
+            reader = JsonReader(text_file, layout, shape.begin, shape.kind == "data")  # type: ignore[arg-type]
+            table_shards.append(Shard(reader, file.split))
     return row_source(TextTable(table_shards, report), files, report, depth=depth, options=options)
+
+
+class _MemoryTable(ListTable):
+    """Rows of one file, which is copied as it is."""
+
+    def __init__(self, rows: list[Row], files: Files, file: RowFile):
+        super().__init__(rows, file.name, file.split)
+        self.files = files
 
 
 def _shape(text_file: TextFile) -> Shape:
     """The shape of a text, from as much of it as is needed."""
-    head, shape, needed = b"", None, _HEAD
-    for piece in text_file.pieces():
-        head += piece
-        if len(head) >= needed:
-            shape = find_shape(head, False)
-            if shape is not None:
-                return shape
-            needed = min(2 * len(head), ENOUGH)
-    return find_shape(head, True) or Shape("lines")
+    size = text.HEAD
+    while True:
+        head, is_complete = text_head(text_file.pieces(), size)
+        shape = find_shape(head, is_complete)
+        if shape is not None:
+            return shape
+        size = min(2 * len(head), ENOUGH)
+
+
+def find_shape(head: bytes, is_complete: bool) -> Shape | None:
+    """What a text is by its beginning; `None` if more of it is needed.
+
+    >>> find_shape(b'[{"a": 1}]', True).kind, find_shape(b'{"a": 1}\\n{"a": 2}\\n', True).kind
+    ('array', 'lines')
+    >>> find_shape(b'{"version": 2, "data": [{"a": 1}]}', True).begin
+    24
+    """
+    body = head.lstrip(b" \t\r\n")
+    start = len(head) - len(body)
+    if body.startswith(b"["):
+        return Shape("array", start + 1)
+    if not body.startswith(b"{"):
+        return Shape("lines")
+    end, data, keys = _first_object(head, start)
+    holds_rows = data is not None and head[data:].lstrip()[:1] in (b"{", b"]")
+    if end is None:  # the first value is longer than what was read, or never ends
+        if not is_complete and len(head) < ENOUGH:
+            return None
+        coco = bool(_COCO & set(keys)) and bool(_BOXES.search(head))
+        return Shape("data", data or 0, False, keys, coco) if holds_rows else Shape("lines", 0, False, keys, coco)
+    alone = is_complete and not head[end:].strip()
+    coco = alone and set(keys) >= _COCO
+    keys = keys if alone else ()
+    if alone and holds_rows:
+        return Shape("data", data or 0, False, keys, coco)
+    over_lines = b"\n" in head[start:end] and _loaded(head[start:end]) is not None  # else damage swallowed a line
+    return Shape("values" if over_lines else "lines", 0, alone, keys, coco)
+
+
+def _loaded(content: bytes) -> Any:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _first_object(head: bytes, start: int) -> tuple[int | None, int | None, tuple[str, ...]]:
+    """Where the first object ends, where the array under its own key `data` begins, and its own keys."""
+    depth, data, last, key = 0, None, b"", b""
+    keys: list[str] = []
+    for token in TOKEN.finditer(head, start):
+        sign = token.group()
+        if token[1] == b"":  # an unfinished string
+            break
+        if sign in (b"{", b"["):
+            if sign == b"[" and depth == 1 and last == b":" and key == b'"data"' and data is None:
+                data = token.end()
+            depth += 1
+        elif sign in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                return token.end(), data, tuple(keys)
+        elif sign == b":":
+            key = last
+            if depth == 1 and len(keys) < _MOST_KEYS:
+                keys.append(key[1:-1].decode(errors="replace"))
+        last = sign
+    return None, data, tuple(keys)
+
+
+def _rows_in_memory(text_file: TextFile, shape: Shape) -> list[Row] | None:
+    """The rows of a file of columns, or of nested questions; `None` if it is neither, or too long for memory."""
+    maybe_columns = shape.kind in ("lines", "values") and len(shape.keys) > 1 and suffix_of(text_file.name) == ".json"
+    head, _ = text_head(text_file.pieces(), text.HEAD)
+    if shape.coco or not (maybe_columns or (shape.kind == "data" and b'"paragraphs"' in head)):
+        return None
+    content, is_complete = text_head(text_file.pieces(), text.MOST_RECORD)
+    value = _loaded(content) if is_complete else None
+    if not isinstance(value, dict):
+        return None
+    return _flattened(value.get("data")) if shape.kind == "data" else _transposed(value)
+
+
+def _transposed(columns: Mapping[str, Any]) -> list[Row] | None:
+    """Rows of columns, which are lists of one length, or objects with the same keys, as pandas writes them.
+
+    >>> _transposed({"a": [1, 2], "b": ["x", "y"]}) == _transposed({"a": {"0": 1, "1": 2}, "b": {"0": "x", "1": "y"}})
+    True
+    >>> _transposed({"a": [1, 2], "b": [1]}), _transposed({"name": "x"})
+    (None, None)
+    """
+    values = list(columns.values())
+    if values and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
+        values = [list(value.values()) for value in values]
+    if not values or not all(isinstance(value, list) for value in values) or len({len(v) for v in values}) != 1:
+        return None
+    return [dict(zip(columns, fields)) for fields in zip(*values)]
+
+
+def _flattened(articles: Any) -> list[Row] | None:
+    """Rows of question, context and answers from `data[].paragraphs[].qas[]`; `None` if it is something else."""
+    rows: list[Row] = []
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    answers = question.get("answers") or []
+                    columns = {
+                        "text": [answer["text"] for answer in answers],
+                        "answer_start": [answer["answer_start"] for answer in answers],
+                    }
+                    row = {"id": question.get("id"), "title": article.get("title"), "question": question["question"]}
+                    rows.append({**row, "context": paragraph["context"], "answers": columns})
+    except (TypeError, KeyError, AttributeError):
+        return None
+    return rows
 
 
 def _report_shape(shape: Shape, name: str, report: DataReport) -> bool:
     """Report what is unusual about a file; whether it holds rows."""
     location = Location(name, line=1)
+    keys = ", ".join(shape.keys[:6])
     if shape.coco:
-        report.add(COCO_JSON, f"its keys are {', '.join(shape.keys[:6])}", location)
+        report.add(COCO_JSON, f"its keys are {keys}", location)
         return False
     if shape.kind == "data":
-        unread = [key for key in shape.keys if key != "data"]
-        report.add(
-            ROWS_UNDER_DATA, f"not read: {', '.join(unread[:8])}" if unread else "nothing else is there", location
-        )
-    elif shape.kind == "array" and shards.suffix_of(name) in (".jsonl", ".ndjson"):
+        unread = ", ".join([key for key in shape.keys if key != "data"][:8])
+        report.add(ROWS_UNDER_DATA, f"not read: {unread}" if unread else "nothing else is there", location)
+    elif shape.kind == "array" and suffix_of(name) in (".jsonl", ".ndjson"):
         report.add(NOT_LINES, "it is one array", location)
-    elif shape.alone and shards.suffix_of(name) == ".json":
-        report.add(NOT_ROWS, f"its keys are {', '.join(shape.keys[:6])}", location)
+    elif shape.alone and suffix_of(name) == ".json":
+        report.add(NOT_ROWS, f"its keys are {keys}", location)
     return True
 
 
 def write(source: RowSource, folder: Path) -> list[str]:
     """A copy without the rows that cannot be used."""
-    from fewbit.data.rows.copy import write_tables
+    from fewbit.data.rows.copy import write_text_tables
 
-    return write_tables(source, folder)
+    return write_text_tables(source, folder)
 
 
 def example(folder: Path) -> Path:
     """Chats as lines."""
-    import json
-
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "train.jsonl").open("w", encoding="utf-8", newline="") as stream:
+    with (folder / "train.jsonl").open("wb") as stream:
         for number in range(12):
             question, answer = f"What is {number} + {number}?", f"It is {2 * number}."
             messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-            stream.write(json.dumps({"id": number, "messages": messages}) + "\n")
+            stream.write(orjson.dumps({"id": number, "messages": messages}) + b"\n")
     return folder
 
 
 FORMAT = Format(
     "json", "JSON and JSON Lines files", 'train.jsonl with one object per line, such as {"text": …, "label": …}',
     (
-        *shards.ISSUES, *text.ISSUES, *blocks.ISSUES, *json_shape.ISSUES, *json_reader.ISSUES, COCO_JSON, NOT_LINES,
-        NOT_ROWS, ROWS_UNDER_DATA, *ROW_ISSUES, *IMAGE_ISSUES, *AUDIO_ISSUES,
+        *shards.ISSUES, *text.ISSUES, *json_reader.ISSUES, COCO_JSON, NOT_LINES, NOT_ROWS, ROWS_UNDER_DATA,
+        COLUMNS_AS_OBJECT, *ROW_ISSUES,
     ),
     detect, scan, example,
-    (FormatOption("encoding", "of files that are not UTF-8, such as cp1252"), *ROW_OPTIONS), write, "row",
+    (FormatOption("encoding", "of files that are not UTF-8, such as cp1252"), *ROW_OPTIONS), write, "row", SUFFIXES,
 )  # fmt: skip

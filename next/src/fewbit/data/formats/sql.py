@@ -13,15 +13,13 @@ import sqlite3
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 from urllib.parse import quote
 
-from fewbit.data.cache import cached_file
 from fewbit.data.files import Folder
-from fewbit.data.formats import _sqlalchemy
-from fewbit.data.formats._sqlalchemy import BAD_DATABASE, database_error
-from fewbit.data.rows.meaning import ROW_ISSUES, ROW_OPTIONS, row_source
-from fewbit.data.rows.table import ListTable, Row, Table
+from fewbit.data.rows.arrow import json_value, local_copy
+from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS, row_source
+from fewbit.data.rows.table import BLOCK, ListTable, PerProcess, Row, Table
 from fewbit.data.spool import Spool
 from fewbit.data.types import (
     DataReport,
@@ -37,18 +35,21 @@ from fewbit.data.types import (
     Severity,
     Source,
 )
-from fewbit.errors import UsageError, nearest
+from fewbit.errors import MissingLibraryError, UsageError, nearest, require
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3", ".db3")
 MAGIC = b"SQLite format 3\0"
 MOST_VALUE = 64 << 20
 """Bytes of one value."""
 _KEYS_PER_QUERY = 500
-_BLOCK = 1000
-_NO_ROWS = cast(Table, ListTable([]))
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _READING = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+_READ_ONLY = {"mysql": "SET TRANSACTION READ ONLY", "mariadb": "SET TRANSACTION READ ONLY"}
 
+BAD_DATABASE = IssueType(
+    "bad-database", Severity.ERROR, "database that cannot be read",
+    "check the query, the file, or the address and the rights of the user", "raise",
+)  # fmt: skip
 SEVERAL_TABLES = IssueType(
     "several-tables", Severity.ERROR, "database of several tables", "choose one: {data_option=table=NAME}", "raise"
 )
@@ -57,119 +58,88 @@ WRITE_AHEAD_LOG = IssueType(
     "close the program that writes, or run PRAGMA wal_checkpoint",
 )  # fmt: skip
 
+Rows = Iterator[tuple[list[str], tuple[Any, ...]]]
+"""Column names and values of each row."""
+
 
 def detect(files: Files) -> Detection | None:
-    """One SQLite file, by its first bytes."""
-    names = [name for name in files.names()[:100] if name.lower().endswith(SUFFIXES) or len(files.names()) == 1]
-    databases = [name for name in names[:8] if files.read(name, 16) == MAGIC]
-    if not databases:
-        return None
-    return Detection(0.95 if len(files.names()) == 1 else 0.6, "a SQLite database")
+    """One SQLite file, by its first bytes; for a file that is only called so, what is wrong with it."""
+    alone = len(files.names()) == 1
+    names = [name for name in files.names()[:100] if name.lower().endswith(SUFFIXES) or alone]
+    if any(files.read(name, 16) == MAGIC for name in names[:8]):
+        return Detection(0.95 if alone else 0.6, "a SQLite database")
+    return Detection(0.6, "called a database") if alone and names[0].lower().endswith(SUFFIXES) else None
 
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source:
     """Choose the table and read its keys."""
-    names = [name for name in files.names() if files.read(name, 16) == MAGIC] or list(files.names()[:1])
-    database = SqliteFile(files, names[0]) if names else None
-    return _scan(database, report, depth, options)
+    names = [name for name in files.names() if files.read(name, 16) == MAGIC]
+    if names:
+        return _scan(SqliteFile(files, names[0]), report, depth, options)
+    name = next((name for name in files.names() if name.lower().endswith(SUFFIXES)), files.root)
+    report.add(BAD_DATABASE, "it does not begin as a SQLite file does", Location(name))
+    return row_source(ListTable([]), None, report, depth="index", options={})
 
 
 def scan_url(url: str, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source:
     """The rows of a database behind a URL such as `postgresql://user:password@host/name`.
 
-    Args:
-        url: `sqlite:///file.db` is read like the file; other databases need SQLAlchemy and their own driver.
-        report: its source is the URL without the password.
-        depth: see `Format.scan`.
-        options: `table` or `query`, and those of rows.
+    `sqlite:///file.db` is read like the file; other databases need SQLAlchemy and their own driver.
     """
-    _check_options(options)
-    report.data_format = "sql"
-    if (path := re.fullmatch(r"sqlite:///([^?]+)(\?.*)?", url)) is not None:
-        file = Path(path[1])
-        if not file.is_file():
-            from fewbit.data.opening import missing_path
+    names = {option.name for option in FORMAT.options} | {"task", "split"}
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is not None:
+        raise UsageError(
+            f"a database has no option {unknown!r}", code="data-option-unknown", param="data_option",
+            expected=", ".join(nearest(unknown, names) or sorted(names)), hint="{data_option=table=NAME}",
+        )  # fmt: skip
+    report.data_format, report.source = "sql", without_password(url)
+    path = re.fullmatch(r"sqlite:///([^?]+)(\?.*)?", url)
+    if path is None:
+        return _scan(SqlAlchemyDatabase(url), report, depth, options)
+    file = Path(path[1])
+    if not file.is_file():
+        from fewbit.data.opening import missing_path
 
-            raise missing_path(str(file), file)
-        report.source = url
-        files = Folder(file, url, report)
-        return _scan(SqliteFile(files, file.name), report, depth, options)
-    report.source = _sqlalchemy.without_password(url)
-    return _scan(_sqlalchemy.SqlAlchemyDatabase(url), report, depth, options)
-
-
-class Database(Protocol):
-    """A database that is only read; every error of it is a `SampleError`."""
-
-    name: str
-
-    def tables(self) -> list[str]:
-        """Names of the tables, without views."""
-        ...
-
-    def key(self, table: str) -> str | None:
-        """The column that identifies a row, quoted; `None` if there is none, or the name is that of a view."""
-        ...
-
-    def quoted(self, name: str) -> str:
-        """A name as it stands in a statement."""
-        ...
-
-    def columns(self, statement: str) -> list[str]:
-        """Column names of a SELECT statement."""
-        ...
-
-    def rows(self, statement: str, keys: Sequence[Any] | None = None) -> Iterator[tuple[list[str], tuple[Any, ...]]]:
-        """Column names and values of each row of a SELECT statement; one that ends with IN is given the keys."""
-        ...
+        raise missing_path(str(file), file)
+    return _scan(SqliteFile(Folder(file, url, report), file.name), report, depth, options)
 
 
-def _scan(database: Database | None, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
-    table = _NO_ROWS
+def _scan(database: Database, report: DataReport, depth: Depth, options: Mapping[str, Any]) -> Source:
     try:
-        if database is not None:
-            table = _table(database, report, options) or table
-    except SampleError as error:
-        report.add(error.issue.type, error.issue.message, error.issue.location)
-    if report.raising():  # do not also report that there are no rows
-        return row_source(table, None, DataReport(), depth="index", options={})
-    try:
+        table = _table(database, report, options)
         return row_source(table, None, report, depth=depth, options=options)
     except SampleError as error:
-        report.add(error.issue.type, error.issue.message, error.issue.location)
-        return row_source(_NO_ROWS, None, DataReport(), depth="index", options={})
+        report.add_error(error)
+        return row_source(ListTable([]), None, report, depth="index", options={})
 
 
-def _table(database: Database, report: DataReport, options: Mapping[str, Any]) -> Table | None:
-    query, table = options.get("query"), options.get("table")
+def _table(database: Database, report: DataReport, options: Mapping[str, Any]) -> Table:
+    query, name = options.get("query"), options.get("table")
     if isinstance(database, SqliteFile) and database.has_log:
         report.add(WRITE_AHEAD_LOG, f"{database.name}-wal is next to it", Location(database.name), samples=0)
     if query is not None:
         return SpooledTable(database, single_select(str(query)), "the query")
     tables = database.tables()
-    if table is None and len(tables) != 1:
+    if name is None and len(tables) != 1:
         message = f"tables: {', '.join(tables[:20])}" if tables else "it has no table"
         report.add(SEVERAL_TABLES, message, Location(database.name), samples=0)
-        return None
-    name = str(table) if table is not None else tables[0]
+        return ListTable([])
+    name = str(name or tables[0])
     key = database.key(name)
-    if key is None and name not in tables and not _is_view(database, name):
+    if key is not None:
+        return KeyedTable(database, name, key)
+    statement = f"SELECT * FROM {database.quoted(name)}"
+    try:
+        return SpooledTable(database, statement, name)  # a view, or a table without a key
+    except SampleError:
+        if name in tables:
+            raise
         raise UsageError(
             f"the database has no table {name!r}", code="table-missing", param="data_option", where=database.name,
             expected=", ".join(nearest(name, tables) or tables[:20]) or "a database with tables",
             hint="check the spelling of {data_option=table=NAME}",
-        )  # fmt: skip
-    if key is None:
-        return SpooledTable(database, f"SELECT * FROM {database.quoted(name)}", name)
-    return KeyedTable(database, name, key)
-
-
-def _is_view(database: Database, name: str) -> bool:
-    try:
-        database.columns(f"SELECT * FROM {database.quoted(name)}")
-    except SampleError:
-        return False
-    return True
+        ) from None  # fmt: skip
 
 
 def single_select(query: str) -> str:
@@ -188,14 +158,8 @@ def single_select(query: str) -> str:
     return statement
 
 
-class KeyedTable:
-    """A table whose rows are fetched by their key.
-
-    Args:
-        database: where it is.
-        table: its name.
-        key: the column that identifies a row, quoted.
-    """
+class KeyedTable(Table):
+    """A table whose rows are fetched by their key."""
 
     def __init__(self, database: Database, table: str, key: str):
         self._database, self._table, self._key = database, table, key
@@ -203,17 +167,12 @@ class KeyedTable:
         keys = [values[0] for _, values in database.rows(f"SELECT {key} {self._from} ORDER BY {key}")]
         fits_int64 = all(type(value) is int and -(2**63) <= value < 2**63 for value in keys)
         self._keys: Sequence[Any] = array("q", keys) if fits_int64 else keys  # 8 bytes per row
-        self.columns: Sequence[str] = database.columns(f"SELECT * {self._from}")
+        self.columns = database.columns(f"SELECT * {self._from}")
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def row(self, index: int) -> Row:
-        """One row by its key."""
-        return self.fetch([index])[0]
-
     def fetch(self, indices: Sequence[int]) -> list[Row]:
-        """Several rows by their keys."""
         rows: dict[Any, Row] = {}
         row_keys = [self._keys[index] for index in indices]
         for start in range(0, len(row_keys), _KEYS_PER_QUERY):
@@ -225,65 +184,43 @@ class KeyedTable:
             raise SampleError(Issue(BAD_DATABASE, "the row is no longer there", self.location(missing)))
         return [rows[key] for key in row_keys]
 
-    def blocks(self) -> Iterator[tuple[int, list[Row]]]:
-        """All rows in the order of their keys; those that came after the keys were read are passed over."""
-        for start in range(0, len(self._keys), _BLOCK):
-            yield start, self.fetch(range(start, min(start + _BLOCK, len(self._keys))))
-
     def location(self, index: int) -> Location:
-        """Database, and number of the row."""
         return Location(self._database.name, row=index, index=index, field=self._table)
 
-    def split(self, index: int) -> str | None:
-        """Databases have no splits."""
-        return None
 
-
-class SpooledTable:
+class SpooledTable(Table):
     """The rows of a query, read in order and kept in a temporary file."""
 
     def __init__(self, database: Database, statement: str, name: str):
         self._database, self._name = database, name
         self._spool = Spool(lambda: (dict(zip(*row)) for row in database.rows(statement)), name)
-        self.columns: Sequence[str] = database.columns(statement)
+        self.columns = database.columns(statement)
 
     def __len__(self) -> int:
         return len(self._spool)
 
-    def row(self, index: int) -> Row:
-        """One row."""
-        row: Row = self._spool[index]
-        return row
-
     def fetch(self, indices: Sequence[int]) -> list[Row]:
-        """Several rows."""
-        return [self.row(index) for index in indices]
+        return [self._spool[index] for index in indices]
 
     def blocks(self) -> Iterator[tuple[int, list[Row]]]:
-        """All rows in order."""
         start, block = 0, list[Row]()
-        for index in range(1 << 62):
-            try:
-                block.append(self._spool[index])
-            except IndexError:
-                break
-            if len(block) == _BLOCK:
+        while self._spool.has(start + len(block)):
+            block.append(self._spool[start + len(block)])
+            if len(block) == BLOCK:
                 yield start, block
-                start, block = index + 1, []
+                start, block = start + BLOCK, []
         if block:
             yield start, block
 
     def location(self, index: int) -> Location:
-        """Database, and number of the row in the result."""
         return Location(self._database.name, row=index, index=index, field=self._name)
-
-    def split(self, index: int) -> str | None:
-        """Queries have no splits."""
-        return None
 
 
 class SqliteFile:
     """A SQLite file, opened read-only and without locks; its statements may do nothing but select.
+
+    Like `SqlAlchemyDatabase` it knows its `tables`, the `key` of a table (quoted; `None` if there is none),
+    the `columns` of a SELECT statement and its `rows`; a statement that ends with IN is given the keys.
 
     Args:
         files: the dataset.
@@ -292,11 +229,7 @@ class SqliteFile:
 
     def __init__(self, files: Files, name: str):
         self._files, self.name = files, name
-        self._connection: sqlite3.Connection | None = None
-        self._process = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None}
+        self._connections = PerProcess()
 
     @property
     def has_log(self) -> bool:
@@ -305,66 +238,49 @@ class SqliteFile:
         return path is not None and os.path.exists(log := f"{path}-wal") and os.path.getsize(log) > 0
 
     def tables(self) -> list[str]:
-        """Names of the tables."""
         statement = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
         return [str(values[0]) for _, values in self.rows(f"{statement} ORDER BY name")]
 
     def key(self, table: str) -> str | None:
-        """The row number, under whichever of its names no column has."""
         if table not in self.tables():
             return None
         columns = {name.lower() for name in self.columns(f"SELECT * FROM {self.quoted(table)}")}
-        for name in ("rowid", "_rowid_", "oid"):
-            if name not in columns:
-                try:
-                    next(self.rows(f"SELECT {name} FROM {self.quoted(table)} LIMIT 1"), None)
-                    return name
-                except SampleError:  # a table WITHOUT ROWID
-                    return None
-        return None
+        name = next((name for name in ("rowid", "_rowid_", "oid") if name not in columns), None)
+        try:
+            next(self.rows(f"SELECT {name} FROM {self.quoted(table)} LIMIT 1"), None)
+        except SampleError:  # a table WITHOUT ROWID
+            return None
+        return name
 
     def quoted(self, name: str) -> str:
-        """In double quotes."""
         return '"' + name.replace('"', '""') + '"'
 
     def columns(self, statement: str) -> list[str]:
-        """Column names of a statement."""
         try:
-            cursor = self._connect().execute(f"SELECT * FROM ({statement}) LIMIT 0")
+            cursor = self._connections.get("", self._connect).execute(f"SELECT * FROM ({statement}) LIMIT 0")
             return [str(column[0]) for column in cursor.description]
         except (sqlite3.Error, UnicodeError) as error:
-            raise database_error(self.name, str(error)) from error
+            raise _database_error(self.name, str(error)) from error
 
-    def rows(self, statement: str, keys: Sequence[Any] | None = None) -> Iterator[tuple[list[str], tuple[Any, ...]]]:
-        """Column names and values of each row."""
+    def rows(self, statement: str, keys: Sequence[Any] | None = None) -> Rows:
         marks = "" if keys is None else f" ({', '.join('?' * len(keys))})"
         try:
-            cursor = self._connect().execute(statement + marks, keys or ())
+            cursor = self._connections.get("", self._connect).execute(statement + marks, keys or ())
             names = [column[0] for column in cursor.description or ()]
             for row in cursor:
                 yield names, row
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise database_error(self.name, str(error)) from error
+            raise _database_error(self.name, str(error)) from error
 
     def _connect(self) -> sqlite3.Connection:
-        if self._connection is None or self._process != os.getpid():
-            path = self._files.path(self.name) or str(cached_file(self._cache_key(), self._copy))
-            address = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
-            connection = sqlite3.connect(address, uri=True, check_same_thread=False)
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE)
-            connection.text_factory = _text
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.set_authorizer(_authorize)
-            self._connection, self._process = connection, os.getpid()
-        return self._connection
-
-    def _cache_key(self) -> str:
-        return "\0".join((self._files.root, self.name, self._files.fingerprint(self.name), "sqlite 1"))
-
-    def _copy(self, target: Any) -> None:
-        with self._files.open(self.name) as stream:
-            while piece := stream.read(1 << 20):
-                target.write(piece)
+        path = os.path.abspath(local_copy(self._files, self.name))
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE)
+        # What is not UTF-8 becomes U+FFFD, which the check of rows reports.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.set_authorizer(_authorize)
+        return connection
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: Any) -> int:
@@ -374,19 +290,114 @@ def _authorize(action: int, first: str | None, second: str | None, *_: Any) -> i
     return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
 
-def _text(raw: bytes) -> str:
-    """Text of a column; what is not UTF-8 becomes U+FFFD, which the check of rows reports."""
-    return raw.decode("utf-8", "replace")
+class SqlAlchemyDatabase:
+    """A database behind a URL: each statement in a transaction that is read-only and rolled back.
+
+    Args:
+        url: of SQLAlchemy, with the password; errors show it without.
+    """
+
+    def __init__(self, url: str):
+        self._url, self.name = url, without_password(url)
+        self._engines = PerProcess()
+        require("sqlalchemy", extra="sql", purpose="databases")
+
+    def tables(self) -> list[str]:
+        return sorted(self._inspect(lambda inspector: inspector.get_table_names()))
+
+    def key(self, table: str) -> str | None:
+        if table not in self.tables():
+            return None
+        columns = self._inspect(lambda inspector: inspector.get_pk_constraint(table)["constrained_columns"])
+        return self.quoted(columns[0]) if len(columns) == 1 else None
+
+    def quoted(self, name: str) -> str:
+        return str(self._engine().dialect.identifier_preparer.quote(name))
+
+    def columns(self, statement: str) -> list[str]:
+        first = next(self.rows(statement), None)
+        return first[0] if first is not None else []
+
+    def rows(self, statement: str, keys: Sequence[Any] | None = None) -> Rows:
+        import sqlalchemy
+
+        arguments = {f"key{number}": value for number, value in enumerate(keys or ())}
+        marks = f" ({', '.join(f':{name}' for name in arguments)})" if keys is not None else ""
+        bound = statement.replace(":", "\\:") + marks
+        engine = self._engine()
+        options = {"stream_results": True, "yield_per": BLOCK}
+        options |= {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {}
+        try:
+            with engine.connect() as plain_connection:
+                connection = plain_connection.execution_options(**options)
+                if engine.dialect.name in _READ_ONLY:
+                    connection.exec_driver_sql(_READ_ONLY[engine.dialect.name])
+                result = connection.execute(sqlalchemy.text(bound), arguments)
+                names = list(result.keys())
+                for row in result:
+                    yield names, tuple(map(_plain_value, row))
+                connection.rollback()
+        except (sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+            raise self._error(error) from error
+
+    def _inspect(self, look: Any) -> Any:
+        import sqlalchemy
+
+        try:
+            return look(sqlalchemy.inspect(self._engine()))
+        except (sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+            raise self._error(error) from error
+
+    def _engine(self) -> Any:
+        return self._engines.get("", self._new_engine)
+
+    def _new_engine(self) -> Any:
+        import sqlalchemy
+
+        url = re.sub(r"^postgres(?=[:+])", "postgresql", self._url)  # as some hosts still write it
+        try:
+            # No pool: a connection ends with the statement it was opened for, also one that is not read to its end.
+            return sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+        except ImportError as error:
+            raise MissingLibraryError(
+                f"the driver of this database is not installed: {error}", code="library-missing", where=self.name,
+                hint="pip install the driver, such as psycopg or pymysql",
+            ) from error  # fmt: skip
+        except sqlalchemy.exc.ArgumentError as error:
+            raise UsageError(
+                f"this is not the URL of a database: {self.name}", code="database-url", param="data",
+                expected="dialect://user:password@host/name", hint="postgresql://user:password@host/name",
+            ) from error  # fmt: skip
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise self._error(error) from error
+
+    def _error(self, error: Exception) -> SampleError:
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        password = re.search(r"://[^/@]*:(.+)@", self._url)
+        return _database_error(self.name, reason.replace(password[1], "***") if password else reason)
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    names = {option.name for option in FORMAT.options} | {"task", "split"}
-    unknown = next((name for name in options if name not in names), None)
-    if unknown is not None:
-        raise UsageError(
-            f"a database has no option {unknown!r}", code="data-option-unknown", param="data_option",
-            expected=", ".join(nearest(unknown, names) or sorted(names)), hint="{data_option=table=NAME}",
-        )  # fmt: skip
+Database = SqliteFile | SqlAlchemyDatabase
+
+
+def _database_error(name: str, reason: str) -> SampleError:
+    return SampleError(Issue(BAD_DATABASE, reason[:300], Location(name)))
+
+
+def _plain_value(value: Any) -> Any:
+    """Values as JSON has them; what a driver has of its own becomes text."""
+    value = json_value(value)
+    return value if value is None or isinstance(value, str | int | float | bool | bytes | list | dict) else str(value)
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown; passwords may hold any character.
+
+    >>> without_password("postgresql://me:p/w@x@host/db?sslpassword=s")
+    'postgresql://me:***@host/db?sslpassword=***'
+    """
+    masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
+    return re.sub(r"(?i)([?&][\w-]*(?:password|token|secret|key)[\w-]*=)[^&]*", r"\1***", masked)
 
 
 def example(folder: Path) -> Path:
@@ -409,5 +420,5 @@ FORMAT = Format(
         FormatOption("query", "one SELECT statement whose rows to read"),
         *ROW_OPTIONS,
     ),
-    unit="row",
+    unit="row", suffixes=SUFFIXES,
 )  # fmt: skip

@@ -10,25 +10,26 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fewbit.data.images.signatures import is_image_name
 from fewbit.data.rows import shards
 from fewbit.data.rows import text as plain_text
-from fewbit.data.rows.blocks import (
+from fewbit.data.rows.shards import RowFile, row_files
+from fewbit.data.rows.text import (
     BAD_ENCODING,
     EMPTY_FILE,
     NUL_BYTE,
     ROW_TOO_LONG,
-    Lines,
+    TextFile,
     complete_lines,
     encoding_message,
+    open_text,
     readable,
 )
-from fewbit.data.rows.shards import RowFile, row_files
-from fewbit.data.rows.text import TextFile, open_text
 from fewbit.data.types import (
     DataReport,
     Depth,
@@ -39,7 +40,6 @@ from fewbit.data.types import (
     IssueType,
     Location,
     Sample,
-    SampleError,
     Severity,
     Source,
 )
@@ -48,8 +48,7 @@ from fewbit.errors import UsageError, nearest
 SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".raw")
 LONGEST = 200_000
 """Characters after which a document ends at the next line end; a longer line is cut at a space."""
-Unit = Literal["file", "article", "paragraph", "line"]
-UNITS: tuple[Unit, ...] = ("file", "article", "paragraph", "line")
+UNITS = ("file", "article", "paragraph", "line")
 
 _TITLE = re.compile(r"\s?= [^=\s].* = *")
 _TITLE_BYTES = re.compile(_TITLE.pattern.encode())
@@ -78,89 +77,75 @@ def detect(files: Files) -> Detection | None:
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> TextSource:
     """Find where documents begin and end; this reads all text once, whatever the depth."""
-    unit = _unit(options)
-    selected = [file for file in row_files(files, SUFFIXES, report) if options.get("split") in (None, file.split)]
-    source = TextSource(files)
-    for file in selected:
-        try:
-            text, issues = open_text(files, file.name, options.get("encoding"))
-        except SampleError as error:
-            report.add(error.issue.type, error.issue.message, error.issue.location)
+    unit = options.get("documents")
+    if unit is not None and unit not in UNITS:
+        raise UsageError(
+            f"a document cannot be a {unit!r}", code="data-option-value", param="data_option",
+            expected=", ".join(nearest(str(unit), UNITS) or UNITS), hint="{data_option=documents=paragraph}",
+        )  # fmt: skip
+    source = TextSource()
+    for file in row_files(files, SUFFIXES, report):
+        if options.get("split") not in (None, file.split):
             continue
-        for issue in issues:
-            report.add(issue.type, issue.message, issue.location)
-        before = len(source)
-        for begin, end, line in _documents(text, unit, report):
-            source.append(begin, end, line)
-        if len(source) == before:
+        text = open_text(files, file.name, report, options.get("encoding"))
+        if text is not None and not source.add_file(text, file, _documents(text, unit, report)):
             report.add(EMPTY_FILE, "no text in it", Location(file.name))
-        source.finish(text, file)
     if not len(source) and not report.raising():
         report.add(NO_TEXT, "there is not one document", Location(files.root))
     return source
 
 
 class TextSource:
-    """Documents of text files by position.
+    """Documents of text files by position."""
 
-    Args:
-        files: the dataset.
-    """
+    def __init__(self) -> None:
+        self._spans = array("q")  # begin, end and line of each document
+        self._files: list[tuple[int, TextFile, RowFile]] = []  # each with the position of its first document
 
-    def __init__(self, files: Files):
-        self._files = files
-        self._begins, self._ends, self._lines = array("q"), array("q"), array("q")
-        self._firsts: list[int] = []  # of each file: position of its first document
-        self._texts: list[TextFile] = []
-        self._row_files: list[RowFile] = []
-        self._named = 0  # documents whose file is known
+    def add_file(self, text: TextFile, file: RowFile, documents: Iterable[tuple[int, int, int]]) -> int:
+        """Add the documents of one file; returns how many there are."""
+        first = len(self)
+        for span in documents:
+            self._spans.extend(span)
+        self._files.append((first, text, file))
+        return len(self) - first
 
     @property
     def facts(self) -> dict[str, Any]:
         """Column, files, splits."""
-        splits: dict[str, int] = {}
-        for file, first, last in zip(self._row_files, self._firsts, [*self._firsts[1:], len(self)]):
-            if file.split:
-                splits[file.split] = splits.get(file.split, 0) + last - first
-        return {"columns": ["text"], "files": len(self._texts), **({"splits": splits} if splits else {})}
-
-    def append(self, begin: int, end: int, line: int) -> None:
-        """Add a document of the file that `finish` will name."""
-        self._begins.append(begin)
-        self._ends.append(end)
-        self._lines.append(line)
-
-    def finish(self, text: TextFile, file: RowFile) -> None:
-        """Say which file the documents added since the last call are from."""
-        self._firsts.append(self._named)
-        self._texts.append(text)
-        self._row_files.append(file)
-        self._named = len(self._begins)
+        splits: Counter[str] = Counter()
+        ends = [first for first, _, _ in self._files[1:]]
+        for (first, _, file), end in zip(self._files, [*ends, len(self)]):
+            splits[file.split or ""] += end - first
+        named = {split: splits[split] for split in splits if split}
+        return {"columns": ["text"], "files": len(self._files), **({"splits": named} if named else {})}
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._spans) // 3
 
     def __getitem__(self, index: int) -> Sample:
-        text = self._texts[self._file(index)]
-        begin, end = self._begins[index], self._ends[index]
+        text, _, (begin, end, _) = self._find(index)
         with text.open() as stream:
             content = text.read(stream, begin, end - begin)
         return {"text": content.decode("utf-8", "replace").replace("\r\n", "\n")}
 
     def location(self, index: int) -> Location:
         """File and line the document begins at."""
-        return Location(self._row_files[self._file(index)].name, line=self._lines[index], index=index)
+        _, file, (_, _, line) = self._find(index)
+        return Location(file.name, line=line, index=index)
 
     def strata(self) -> Sequence[Any] | None:
         """The file of each document, if there are several files."""
-        if len(self._texts) < 2:
+        if len(self._files) < 2:
             return None
-        return [self._row_files[self._file(index)].name for index in range(len(self))]
+        return [self._find(index)[1].name for index in range(len(self))]
 
-    def _file(self, index: int) -> int:
+    def _find(self, index: int) -> tuple[TextFile, RowFile, tuple[int, int, int]]:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return bisect_right(self._firsts, index) - 1
+        _, text, file = self._files[bisect_right(self._files, index, key=lambda entry: entry[0]) - 1]
+        begin, end, line = self._spans[3 * index : 3 * index + 3]
+        return text, file, (begin, end, line)
 
 
 class Articles:
@@ -199,7 +184,6 @@ class Articles:
 
     def strata(self) -> None:
         """Nothing is known."""
-        return
 
 
 def is_title(line: str) -> bool:
@@ -211,26 +195,15 @@ def is_title(line: str) -> bool:
     return _TITLE.fullmatch(line.rstrip("\n")) is not None
 
 
-def _unit(options: Mapping[str, Any]) -> Unit | None:
-    unit = options.get("documents")
-    if unit is None or unit in UNITS:
-        return unit
-    raise UsageError(
-        f"a document cannot be a {unit!r}", code="data-option-value", param="data_option",
-        expected=", ".join(nearest(str(unit), UNITS) or UNITS), hint="{data_option=documents=paragraph}",
-    )  # fmt: skip
-
-
-def _documents(text: TextFile, unit: Unit | None, report: DataReport) -> Iterator[tuple[int, int, int]]:
+def _documents(text: TextFile, unit: str | None, report: DataReport) -> Iterator[tuple[int, int, int]]:
     """Begin, end and first line of each document of a file."""
-    begin, first, length, bad = -1, 1, 0, False
-    offset, number = 0, 0
+    begin, first, length, bad, end = -1, 1, 0, False, 0
     for offset, number, line in _lines(text, report):
-        blank = not line.strip()
+        blank, title = not line.strip(), _TITLE_BYTES.fullmatch(line.rstrip(b"\r\n")) is not None
         if unit is None and not blank:
-            unit = "article" if _TITLE_BYTES.fullmatch(line.rstrip(b"\r\n")) else "file"
-        ends = length > LONGEST or unit == "line" or (unit == "paragraph" and blank)
-        if begin >= 0 and (ends or (unit == "article" and _TITLE_BYTES.fullmatch(line.rstrip(b"\r\n")))):
+            unit = "article" if title else "file"
+        ends = length > LONGEST or unit == "line" or (unit == "paragraph" and blank) or (unit == "article" and title)
+        if begin >= 0 and ends:
             if not bad:
                 yield begin, offset, first
             begin, length, bad = -1, 0, False
@@ -238,35 +211,35 @@ def _documents(text: TextFile, unit: Unit | None, report: DataReport) -> Iterato
             begin, first = offset, number
         if begin >= 0:
             characters, dropped = _decoded(line, text.name, number, report)
-            length += characters
-            bad = bad or dropped
-        offset += len(line)
+            length, bad = length + characters, bad or dropped
+        end = offset + len(line)
     if begin >= 0 and not bad:
-        yield begin, offset, first
+        yield begin, end, first
 
 
 def _lines(text: TextFile, report: DataReport) -> Iterator[tuple[int, int, bytes]]:
-    """Offset, number and bytes of each line; a very long one in pieces."""
+    """Offset, number and bytes of each line; a very long one in pieces, cut at spaces."""
     for lines in complete_lines(readable(text.pieces(), report), text.begin):
         if lines.data is None:
             report.add(ROW_TOO_LONG, "line without an end", Location(text.name, line=lines.line))
             continue
-        yield from _split(lines, lines.data)
+        offset = lines.offset
+        for number, line in enumerate(lines.data.split(b"\n"), lines.line):
+            rest = line + b"\n"
+            if offset + len(rest) > lines.offset + len(lines.data):  # the last one of the file has no end
+                rest = line
+            while rest:
+                piece = rest if len(rest) <= 2 * LONGEST else rest[: _cut(rest)]
+                yield offset, number, piece
+                offset, rest = offset + len(piece), rest[len(piece) :]
 
 
-def _split(lines: Lines, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    begin, number = 0, lines.line
-    while begin < len(data):
-        end = data.find(b"\n", begin) + 1 or len(data)
-        line = data[begin:end]
-        while len(line) > 2 * LONGEST:
-            cut = line.rfind(b" ", 0, LONGEST) + 1 or LONGEST
-            while cut < len(line) and line[cut] & 0xC0 == 0x80:  # never inside a character
-                cut += 1
-            yield lines.offset + begin, number, line[:cut]
-            begin, line = begin + cut, line[cut:]
-        yield lines.offset + begin, number, line
-        begin, number = end, number + 1
+def _cut(line: bytes) -> int:
+    """Where a piece of a long line ends: behind a space, never inside a character."""
+    cut = line.rfind(b" ", 0, LONGEST) + 1 or LONGEST
+    while cut < len(line) and line[cut] & 0xC0 == 0x80:
+        cut += 1
+    return cut
 
 
 def _decoded(line: bytes, name: str, number: int, report: DataReport) -> tuple[int, bool]:
@@ -291,11 +264,12 @@ def example(folder: Path) -> Path:
 
 FORMAT = Format(
     "text", "plain text", ".txt, .md or .rst files, one document each",
-    (NO_TEXT, BAD_ENCODING, NUL_BYTE, ROW_TOO_LONG, EMPTY_FILE, *plain_text.ISSUES, *shards.ISSUES),
+    (NO_TEXT, *plain_text.ISSUES, *shards.ISSUES),
     detect, scan, example,
     options=(
         FormatOption("documents", "what a document is: file, article, paragraph or line; by default found out"),
         FormatOption("encoding", "encoding of the files; UTF-8 by default"),
     ),
     unit="document",
+    suffixes=SUFFIXES,
 )  # fmt: skip

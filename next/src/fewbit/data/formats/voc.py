@@ -13,34 +13,33 @@ For segmentation it has `image` and `mask`, the class of each pixel: 0 is backgr
 
 from __future__ import annotations
 
-import math
 import posixpath
-import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
-from fewbit.data.formats import _detection as detection
-from fewbit.data.formats._class_folders import as_names, as_split
-from fewbit.data.formats._detection import (
+from fewbit.data.detection import issues
+from fewbit.data.detection.objects import Object, ReportIssue, Size, fit_box, without_duplicates
+from fewbit.data.detection.source import (
     DETECTION,
     SEGMENTATION,
     Annotation,
     DetectionSource,
     Entry,
-    Object,
-    OnError,
-    ReportIssue,
-    Size,
+    RepairedImage,
+    change_line,
+    copy_others,
+    detection_task,
+    repaired_images,
 )
-from fewbit.data.formats.image_masks import MASK_MISSING, MASK_SIZE, MASK_VALUE
+from fewbit.data.detection.voc_xml import XML_BYTES, VocObject, edit_objects, read_objects, read_size, read_xml
 from fewbit.data.images import shapes
-from fewbit.data.images.masks import MASK_COLORS, decode_mask
+from fewbit.data.images.file_source import example_image, read_head
+from fewbit.data.images.format_options import classes_option, split_option
+from fewbit.data.images.masks import IGNORE, MASK_MISSING, check_mask, decode_mask
 from fewbit.data.images.signatures import is_image_name
 from fewbit.data.splits import SPLITS, split_of_folder
 from fewbit.data.types import (
@@ -55,42 +54,22 @@ from fewbit.data.types import (
     Location,
     Sample,
     SampleError,
-    Severity,
 )
 from fewbit.errors import plural
-
-ANNOTATION_MISSING = IssueType(
-    "annotation-missing", Severity.WARNING, "image without an annotation file, which is not read",
-    "annotate it, or {on_error=keep} to read it as background", "drop", ("keep", "raise"),
-)  # fmt: skip
-NOT_LISTED = IssueType(
-    "annotation-not-listed", Severity.NOTE, "annotated images in no list of ImageSets, which are not read",
-    "add them to a list of ImageSets/Main",
-)  # fmt: skip
-ISSUES = (
-    *detection.DETECTION_ISSUES, detection.IMAGE_SIZE, detection.BOX_INVALID, ANNOTATION_MISSING, NOT_LISTED,
-    MASK_MISSING, MASK_SIZE, MASK_VALUE, MASK_COLORS,
-)  # fmt: skip
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
-_NOT_ANNOTATED = 255
-_XML_BYTES = 4 << 20
 _LIST_BYTES = 64 << 20
-_DEEPEST = 32
 _HEAD = 1024
 _MOST_SEEN = 8
-_LARGEST = 1e9
-_ENCODING = re.compile(rb"""^\s*<\?xml[^>]*encoding\s*=\s*["']([^"']+)""")
-_ENCODINGS = (b"utf-8", b"utf8", b"ascii", b"us-ascii", b"iso-8859-1", b"latin-1", b"windows-1252")
 
 
 def detect(files: Files) -> Detection | None:
     """XML files that begin with an annotation, next to images."""
     names = _annotation_names(files)[:_MOST_SEEN]
-    if not any(b"<annotation" in _head(files, name) for name in names):
+    if not any(b"<annotation" in read_head(files, name, _HEAD) for name in names):
         return None
     if any(is_image_name(name) for name in files.names()):
         return Detection(0.95, f"annotations such as {names[0]}")
@@ -107,44 +86,33 @@ def _folder(name: str) -> str:
     return posixpath.basename(posixpath.dirname(name)).lower()
 
 
-def _head(files: Files, name: str) -> bytes:
-    try:
-        return files.read(name, _HEAD)
-    except SampleError:
-        return b""
-
-
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> VocSource:
     """Read the annotation files and pair them with images; with `full` depth also decode the images."""
-    task = detection.detection_task(options) or DETECTION
-    layout = _Layout(files)
-    listed = list(_listed(layout, "segmentation" if task == SEGMENTATION else "main", report))
-    splits = {split for split, _ in listed}
-    selected = as_split(options.get("split"), {split: 0 for split in SPLITS if split in splits})
-    bases = sorted(listed, key=lambda pair: SPLITS.index(pair[0])) if listed else _unlisted(layout, task)
-    entries: dict[str, Entry] = {}
-    for split, base in bases:
+    task = detection_task(options) or DETECTION
+    layout = _Layout(files, report)
+    names = layout.listed("segmentation" if task == SEGMENTATION else "main")
+    listed: list[tuple[Any, str]] = sorted(names, key=lambda pair: SPLITS.index(pair[0]))
+    selected = split_option(options.get("split"), [name for name in SPLITS if name in {split for split, _ in listed}])
+    everything = layout.masks if task == SEGMENTATION else dict.fromkeys((*layout.annotations, *layout.images))
+    entries: dict[str, Entry | None] = {}
+    for split, base in listed or [(None, base) for base in everything]:
         if selected in (None, split) and base not in entries:
-            entry = _entry(layout, base, split, task, report)
-            entries |= {base: entry} if entry is not None else {}
+            entries[base] = layout.entry(base, split, task)
     if task == DETECTION and listed and (skipped := set(layout.annotations) - {base for _, base in listed}):
         message = f"{plural(len(skipped), 'image')} such as {min(skipped)}"
-        report.add(NOT_LISTED, message, Location("."), samples=len(skipped))
-    classes = _classes(options, entries.values(), task)
-    source = VocSource(files, list(entries.values()), classes, task, report.on_error)
-    if not entries:
-        report.add(detection.NO_IMAGES, "no annotation file has an image", Location("."))
-    if depth == "full":
-        source.check(report)
-    report.facts.update({key: value for key, value in source.facts.items() if value})
+        report.add(issues.NOT_LISTED, message, Location("."), samples=len(skipped))
+    source = VocSource(layout, [entry for entry in entries.values() if entry is not None], task, options)
+    source.check(report, depth)
     return source
 
 
 class _Layout:
     """Annotation files, images and masks by their base: folder and stem, as in `VOC2012/2007_000027`."""
 
-    def __init__(self, files: Files):
-        self.files = files
+    def __init__(self, files: Files, report: DataReport):
+        self.files, self.report = files, report
+        self.issues: list[Issue] = []  # of files and lines that a repaired copy leaves out
+        self.missing: set[str] = set()  # that a list names
         self.annotations = {_base(name): name for name in _annotation_names(files)}
         self.images: dict[str, str] = {}
         self.masks: dict[str, str] = {}
@@ -153,7 +121,61 @@ class _Layout:
                 self.masks[_base(name)] = name
             elif _folder(name) != "segmentationobject":
                 self.images.setdefault(_base(name), name)
-        self.by_file: dict[str, str] = {posixpath.basename(name): name for name in reversed(self.images.values())}
+        self._by_file = {posixpath.basename(name): name for name in reversed(self.images.values())}
+
+    def listed(self, kind: str) -> Iterator[tuple[Any, str]]:
+        """Splits and bases in the lists of ImageSets."""
+        for name in self.files.names():
+            folder, file = posixpath.split(name)
+            stem, suffix = posixpath.splitext(file.lower())
+            split = split_of_folder(stem)
+            if split is None or suffix != ".txt" or not f"/{folder.lower()}".endswith(f"/imagesets/{kind}"):
+                continue
+            root = folder[: -len(f"imagesets/{kind}")]
+            for number, line in enumerate(self._lines(name), start=1):
+                if words := unicodedata.normalize("NFC", line).split():
+                    base = posixpath.join(root, words[0])
+                    if base in self.annotations or base in self.images:
+                        yield split, base
+                    else:
+                        message = f"{words[0][:200]} is neither an image nor annotated"
+                        self._reject(issues.IMAGE_MISSING, message, Location(name, line=number))
+                        self.missing.add(base)
+
+    def _lines(self, name: str) -> list[str]:
+        try:
+            return self.files.read(name, _LIST_BYTES).decode("utf-8-sig", errors="replace").split("\n")
+        except SampleError as error:
+            self._reject(issues.LABEL_UNREADABLE, error.issue.message, Location(name))
+            return []
+
+    def entry(self, base: str, split: str | None, task: str) -> Entry | None:
+        """The entry of one image, or `None` after reporting what is missing."""
+        annotation, image, mask = self.annotations.get(base), self.images.get(base), self.masks.get(base, "")
+        if task == SEGMENTATION and not mask:
+            message = f"there is no SegmentationClass/{posixpath.basename(base)}.png"
+            self._reject(MASK_MISSING, message, Location(image or base))
+            return None
+        if annotation is None:
+            if task == DETECTION:
+                action = self.report.add(issues.ANNOTATION_MISSING, "there is no XML file", Location(image or base))
+                image = image if action == "keep" else None
+            return Entry(image, split, mask=mask) if image else None
+        try:
+            root = read_xml(self.files.read(annotation, XML_BYTES + 1))
+        except (SampleError, ValueError) as error:
+            message = error.issue.message if isinstance(error, SampleError) else str(error)
+            self._reject(issues.LABEL_UNREADABLE, message, Location(annotation))
+            return None
+        image = image or self._by_file.get(posixpath.basename((root.findtext("filename") or "").replace("\\", "/")))
+        if image is None:
+            self._reject(issues.IMAGE_MISSING, f"no image is called {posixpath.basename(base)}", Location(annotation))
+            return None
+        return Entry(image, split, annotation, read_size(root), read_objects(root), mask)
+
+    def _reject(self, kind: IssueType, message: str, location: Location) -> None:
+        self.report.add(kind, message, location)
+        self.issues.append(Issue(kind, message, location))
 
 
 def _base(name: str) -> str:
@@ -164,153 +186,30 @@ def _base(name: str) -> str:
     return posixpath.join(folder, posixpath.splitext(file)[0])
 
 
-def _listed(layout: _Layout, kind: str, report: DataReport) -> Iterator[tuple[Any, str]]:
-    """Splits and bases of the lists in ImageSets."""
-    for name in layout.files.names():
-        folder, file = posixpath.split(name)
-        stem, suffix = posixpath.splitext(file.lower())
-        split = split_of_folder(stem)
-        if split is None or suffix != ".txt" or not f"/{folder.lower()}".endswith(f"/imagesets/{kind}"):
-            continue
-        root = folder[: -len(f"imagesets/{kind}")]
-        try:
-            lines = layout.files.read(name, _LIST_BYTES).decode("utf-8-sig", errors="replace").split("\n")
-        except SampleError as error:
-            report.add(detection.LABEL_UNREADABLE, error.issue.message, Location(name))
-            continue
-        for number, line in enumerate(lines, start=1):
-            if words := unicodedata.normalize("NFC", line).split():
-                base = posixpath.join(root, words[0])
-                if base in layout.annotations or base in layout.images:
-                    yield split, base
-                else:
-                    message = f"{words[0][:200]} is neither an image nor annotated"
-                    report.add(detection.IMAGE_MISSING, message, Location(name, line=number))
-
-
-def _unlisted(layout: _Layout, task: str) -> list[tuple[Any, str]]:
-    """Everything, for a dataset without lists: masks, or annotations and images without one."""
-    if task == SEGMENTATION:
-        return [(None, base) for base in layout.masks]
-    return [(None, base) for base in dict.fromkeys((*layout.annotations, *layout.images))]
-
-
-@dataclass(slots=True)
-class _Box:
-    """One object as written: its class by name, its edges in pixels if they are numbers."""
-
-    name: str
-    edges: tuple[float, ...] | None
-    difficult: bool
-
-
-def _entry(layout: _Layout, base: str, split: str | None, task: str, report: DataReport) -> Entry | None:
-    annotation, image, mask = layout.annotations.get(base), layout.images.get(base), layout.masks.get(base, "")
-    if task == SEGMENTATION and not mask:
-        message = f"there is no SegmentationClass/{posixpath.basename(base)}.png"
-        report.add(MASK_MISSING, message, Location(image or base))
-        return None
-    if annotation is None:
-        if image is None or (
-            task == DETECTION and report.add(ANNOTATION_MISSING, "there is no XML file", Location(image)) != "keep"
-        ):
-            return None
-        return Entry(image, split, mask=mask)
-    try:
-        root = read_xml(layout.files.read(annotation, _XML_BYTES + 1), annotation)
-    except SampleError as error:
-        report.add(detection.LABEL_UNREADABLE, error.issue.message, Location(annotation))
-        return None
-    image = image or layout.by_file.get(posixpath.basename((root.findtext("filename") or "").replace("\\", "/")))
-    if image is None:
-        report.add(detection.IMAGE_MISSING, f"no image is called {posixpath.basename(base)}", Location(annotation))
-        return None
-    width, height = (int(_number(root.findtext(f"size/{side}")) or 0) for side in ("width", "height"))
-    size = (width, height) if width > 0 and height > 0 else None  # some tools write 0
-    return Entry(image, split, annotation, size, [_box(node) for node in root.findall("object")], mask)
-
-
-def read_xml(content: bytes, name: str) -> ElementTree.Element:
-    """Parse an annotation file without entities and within limits.
-
-    Raises:
-        SampleError: not such a file.
-    """
-    message = ""
-    encoding = _ENCODING.search(content[:_HEAD])
-    if len(content) > _XML_BYTES:
-        message = f"more than {_XML_BYTES:,} bytes"
-    elif b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        message = "it has a DOCTYPE or entities, which are not read"
-    elif b"\0" in content or (encoding and encoding[1].lower() not in _ENCODINGS):
-        message = "it is not UTF-8"  # in another encoding a DOCTYPE would not have been seen
-    if message:
-        raise SampleError(Issue(detection.LABEL_UNREADABLE, message, Location(name)))
-    parser = ElementTree.XMLParser(target=_Bounded())
-    try:
-        parser.feed(content)
-        root = parser.close()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise SampleError(Issue(detection.LABEL_UNREADABLE, str(error), Location(name))) from error
-    if not isinstance(root, ElementTree.Element) or root.tag != "annotation":
-        raise SampleError(Issue(detection.LABEL_UNREADABLE, "its root is not <annotation>", Location(name)))
-    return root
-
-
-class _Bounded(ElementTree.TreeBuilder):
-    """A tree that is not deeper than annotations are."""
-
-    _depth = 0
-
-    def start(self, tag: str, attrs: dict[str, str], /) -> ElementTree.Element:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise ValueError(f"nested deeper than {_DEEPEST}")
-        return super().start(tag, attrs)
-
-    def end(self, tag: str, /) -> ElementTree.Element:
-        self._depth -= 1
-        return super().end(tag)
-
-
-def _box(node: ElementTree.Element) -> _Box:
-    values = [_number(node.findtext(f"bndbox/{edge}")) for edge in ("xmin", "ymin", "xmax", "ymax")]
-    edges = tuple(value for value in values if value is not None)
-    difficult = (node.findtext("difficult") or "").strip() == "1"
-    return _Box((node.findtext("name") or "").strip(), edges if len(edges) == 4 else None, difficult)
-
-
-def _number(text: str | None) -> float | None:
-    """A number as programs write it; NaN and infinity are none."""
-    try:
-        value = float(text or "") if text and text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return None
-    return value if abs(value) < _LARGEST else None
-
-
-def _classes(options: Mapping[str, Any], entries: Iterable[Entry], task: str) -> list[str]:
-    """The classes that were given, or all that occur, sorted."""
-    names = as_names(options.get("classes")) or ()
-    if not names:
-        names = tuple(sorted({box.name for entry in entries for box in entry.objects if box.name}))
-        if task == SEGMENTATION and set(names) <= set(VOC_CLASSES):
-            names = VOC_CLASSES  # the numbers in masks are VOC's, also if not every class occurs
-    return ["background", *(name for name in names if name != "background")] if task == SEGMENTATION else list(names)
-
-
 class VocSource(DetectionSource):
     """Images with the objects of their annotation files, or with their masks."""
 
-    def __init__(self, files: Files, entries: Sequence[Entry], classes: list[str], task: str, on_error: OnError):
-        super().__init__(files, entries, {"task": task, "classes": classes or None}, on_error)
+    def __init__(self, layout: _Layout, entries: list[Entry], task: str, options: Mapping[str, Any]):
+        classes = _classes(classes_option(options.get("classes")), entries, task)
+        super().__init__(layout.files, entries, {"task": task, "classes": classes}, layout.report.on_error)
         self._class_indices = {name: index for index, name in enumerate(classes)}
+        self.layout: _Layout | None = layout
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"layout": None}  # workers do not repair
 
     def __getitem__(self, index: int) -> Sample:
         if self.facts["task"] == DETECTION:
             return super().__getitem__(index)
         image = self.image(index)
         return {"image": image, "mask": self._mask(index, (image.shape[1], image.shape[0]))}
+
+    def _mask(self, index: int, size: Size | None) -> np.ndarray:
+        location = Location(self.entries[index].mask)
+        with self.files.open(location.file) as stream:
+            mask = decode_mask(stream, location)
+        check_mask(mask, size, len(self._class_indices), location)
+        return mask
 
     def annotation(self, index: int, size: Size | None, issue: ReportIssue) -> Annotation:
         """The boxes of an image; for segmentation its mask is checked instead."""
@@ -319,51 +218,84 @@ class VocSource(DetectionSource):
             self._mask(index, size)
             return Annotation()
         claimed = self.claimed_size(index, size, issue)
-        objects = []
-        for number, box in enumerate(entry.objects):
-            location = Location(entry.annotation, row=number, field="object")
-            if claimed and (instance := self._object(box, claimed, location, issue)):
-                objects.append(instance)
-        return Annotation(objects, annotated=bool(entry.objects))
+        locations = [Location(entry.annotation, row=row, field="object") for row in range(len(entry.objects))]
+        pairs = zip(entry.objects, locations) if claimed else ()
+        objects = [self._object(item, claimed, location, issue) for item, location in pairs if claimed]
+        usable = [instance for instance in objects if instance is not None]
+        return Annotation(list(without_duplicates(usable, issue)), annotated=bool(entry.objects))
 
-    def _object(self, box: _Box, size: Size, location: Location, issue: ReportIssue) -> Object | None:
-        class_index = self._class_indices.get(box.name)
+    def _object(self, item: VocObject, size: Size, location: Location, issue: ReportIssue) -> Object | None:
+        class_index = self._class_indices.get(item.name)
         if class_index is None:
-            issue(detection.CLASS_BEYOND, repr(box.name[:60]), location)
+            issue(issues.CLASS_BEYOND, repr(item.name[:60]), location)
             return None
-        if box.edges is None:
-            issue(detection.BOX_INVALID, "xmin, ymin, xmax and ymax are not all numbers", location)
+        if item.edges is None:
+            issue(issues.BOX_INVALID, "xmin, ymin, xmax and ymax are not all numbers", location)
             return None
-        x_min, y_min, x_max, y_max = box.edges
+        x_min, y_min, x_max, y_max = item.edges
         # Some tools count from 0 all the same: a box that begins at 0 is not beyond the border.
         x_min, y_min = (max(edge - 1, 0) if edge >= 0 else edge - 1 for edge in (x_min, y_min))
         width, height = size
         relative = shapes.box_from_edges(x_min / width, y_min / height, x_max / width, y_max / height)
-        fitted = detection.fit_box(relative, location, issue)
-        return None if fitted is None else Object(class_index, fitted, difficult=box.difficult)
+        box = fit_box(relative, location, issue)
+        return None if box is None else Object(class_index, box, location, difficult=item.difficult)
 
     def sample(self, index: int, image: np.ndarray, objects: list[Object]) -> Sample:
         """Boxes with their flags."""
         difficult = np.array([instance.difficult for instance in objects], np.bool_)
         return {**super().sample(index, image, objects), "difficult": difficult}
 
-    def _mask(self, index: int, size: Size | None) -> np.ndarray:
-        """The class of each pixel.
 
-        Raises:
-            SampleError: the mask is damaged, or does not belong to the image or the classes.
-        """
-        name = self.entries[index].mask
-        with self.files.open(name) as stream:
-            mask = decode_mask(stream, Location(name))
-        if size is not None and mask.shape != size[::-1]:
-            message = f"{mask.shape[1]} x {mask.shape[0]} pixels; the image has {size[0]} x {size[1]}"
-            raise SampleError(Issue(MASK_SIZE, message, Location(name)))
-        beyond = sorted(set(np.unique(mask).tolist()) - set(range(len(self._class_indices))) - {_NOT_ANNOTATED})
-        if beyond:
-            message = f"class {beyond[0]}, but there are {plural(len(self._class_indices), 'class')}"
-            raise SampleError(Issue(MASK_VALUE, message, Location(name)))
-        return mask
+def _classes(names: tuple[str, ...], entries: Iterable[Entry], task: str) -> list[str]:
+    """The classes that were given, or all that occur, sorted."""
+    if not names:
+        names = tuple(sorted({item.name for entry in entries for item in entry.objects if item.name}))
+        if task == SEGMENTATION and set(names) <= set(VOC_CLASSES):
+            names = VOC_CLASSES  # the numbers in masks are VOC's, also if not every class occurs
+    return ["background", *(name for name in names if name != "background")] if task == SEGMENTATION else list(names)
+
+
+def write(source: VocSource, folder: Path) -> list[str]:
+    """Write a repaired copy: images byte for byte, annotation files and lists anew if something is wrong in them."""
+    layout = source.layout
+    assert layout is not None
+    usable, changes = repaired_images(source)
+    changes = [*map(change_line, layout.issues), *changes]
+    lost = {_base(entry.name) for entry in source.entries if entry.name not in usable}
+    lost |= {_base(name) for name in (*source.unusable, *(issue.location.file for issue in layout.issues))}
+    lost |= layout.missing
+    texts = {
+        image.entry.annotation: _repaired_xml(source, image)
+        for image in usable.values() if image.issues and image.entry.annotation
+    }  # fmt: skip
+    for name in source.files.names():
+        above = f"/{name.lower()}".find("/imagesets/")
+        if above >= 0 and name.lower().endswith(".txt"):
+            lines = source.files.read(name, _LIST_BYTES).splitlines(keepends=True)
+            texts[name] = b"".join(line for line in lines if not _names_one_of(lost, name[:above], line))
+    for name, content in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    files = (*layout.annotations.values(), *layout.images.values(), *layout.masks.values())
+    return changes + copy_others(source, folder, texts, [name for name in files if _base(name) in lost])
+
+
+def _names_one_of(bases: set[str], root: str, line: bytes) -> bool:
+    words = unicodedata.normalize("NFC", line.decode("utf-8-sig", errors="replace")).split()
+    return bool(words) and posixpath.join(root.rstrip("/"), words[0]) in bases
+
+
+def _repaired_xml(source: VocSource, image: RepairedImage) -> bytes:
+    """An annotation file without its unusable objects, boxes clipped."""
+    objects = {instance.location.row: instance for instance in image.objects}
+    edges: dict[int, list[int] | None] = {row: None for row in range(len(image.entry.objects)) if row not in objects}
+    for issue in image.issues:
+        row = issue.location.row
+        if row is not None and row in objects and issue.type in (issues.OUT_OF_RANGE, issues.OUT_OF_RANGE_SLIGHTLY):
+            pixels = np.array(shapes.box_edges(objects[row].box)).reshape(2, 2) * image.size
+            pixels[0] += 1  # counted from 1, both ends included
+            edges[row] = np.round(pixels).astype(int).ravel().tolist()
+    return edit_objects(source.files.read(image.entry.annotation, XML_BYTES), edges)
 
 
 def example(folder: Path) -> Path:
@@ -371,21 +303,20 @@ def example(folder: Path) -> Path:
     from PIL import Image
 
     base = folder / "VOCdevkit" / "VOC2012"
-    for inner in ("Annotations", "JPEGImages", "SegmentationClass", "ImageSets/Main", "ImageSets/Segmentation"):
+    for inner in ("Annotations", "SegmentationClass", "ImageSets/Main", "ImageSets/Segmentation"):
         (base / inner).mkdir(parents=True, exist_ok=True)
     for number in range(5):
-        stem = f"2012_{number:06}"
-        pixels = np.random.default_rng(number).integers(0, 255, (24, 32, 3), np.uint8)
-        Image.fromarray(pixels).save(base / "JPEGImages" / f"{stem}.jpg", quality=95)
-        instance = f"<object><name>{('cat', 'dog')[number % 2]}</name><difficult>{number % 2}</difficult><bndbox>"
-        instance += "<xmin>9</xmin><ymin>7</ymin><xmax>24</xmax><ymax>18</ymax></bndbox></object>"
+        stem, name = f"2012_{number:06}", ("cat", "dog")[number % 2]
+        example_image(base / "JPEGImages" / f"{stem}.jpg", number, quality=95)
+        box = "<bndbox><xmin>9</xmin><ymin>7</ymin><xmax>24</xmax><ymax>18</ymax></bndbox>"
+        instance = f"<object><name>{name}</name><difficult>{number % 2}</difficult>{box}</object>"
         size = "<size><width>32</width><height>24</height><depth>3</depth></size>"
         text = f"<annotation><filename>{stem}.jpg</filename>{size}{instance}</annotation>"
         (base / "Annotations" / f"{stem}.xml").write_text(text)
-        mask = np.zeros((24, 32), np.uint8)
-        mask[6:18, 8:24] = VOC_CLASSES.index(("cat", "dog")[number % 2]) + 1
-        mask[5, 8:24] = _NOT_ANNOTATED
         if number in (0, 3):
+            mask = np.zeros((24, 32), np.uint8)
+            mask[6:18, 8:24] = VOC_CLASSES.index(name) + 1
+            mask[5, 8:24] = IGNORE
             Image.fromarray(mask).save(base / "SegmentationClass" / f"{stem}.png")
     lists = {"Main/train": (0, 1, 2), "Main/val": (3, 4), "Segmentation/train": (0,), "Segmentation/val": (3,)}
     for name, numbers in lists.items():
@@ -395,8 +326,9 @@ def example(folder: Path) -> Path:
 
 
 FORMAT = Format(
-    "voc", "Pascal VOC", "Annotations/*.xml and JPEGImages/*.jpg, with or without ImageSets", ISSUES, detect, scan,
+    "voc", "Pascal VOC", "Annotations/*.xml and JPEGImages/*.jpg, with or without ImageSets", issues.VOC, detect, scan,
     example,
     (FormatOption("classes", "names of the classes in the model's order, separated by commas", (str, list)),),
-    unit="image",
+    write, "image",
+    suffixes=(".xml",),
 )  # fmt: skip

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,34 +22,29 @@ from typing import Any
 
 import numpy as np
 
-from fewbit.data.formats import _detection as detection
-from fewbit.data.formats._class_folders import as_flag, wrong_option
-from fewbit.data.formats._detection import (
+from fewbit.data.detection import issues
+from fewbit.data.detection.objects import Object, ReportIssue, Size
+from fewbit.data.detection.source import (
     DETECTION,
     SEGMENTATION,
+    Annotation,
     DetectionSource,
     Entry,
-    Object,
     OnError,
-    ReportIssue,
-    Size,
+    RepairedImage,
+    change_line,
+    copy_others,
+    detection_task,
+    repaired_images,
 )
-from fewbit.data.formats._yolo_layout import LAYOUT_ISSUES, Tree, YoloLayout, lay_out, split_folders, yaml_files
-from fewbit.data.formats._yolo_texts import (
-    PIXEL_CONVENTIONS,
-    PIXELS_UNFIT,
-    TEXT_ISSUES,
-    LabelFile,
-    RowOptions,
-    format_row,
-    looks_like_labels,
-    read_labels,
-)
-from fewbit.data.images.decode import image_size
+from fewbit.data.detection.yolo_labels import PIXEL_CONVENTIONS, RowOptions, format_row, looks_like_labels, read_labels
+from fewbit.data.detection.yolo_layout import YoloLayout, lay_out, split_folders, yaml_files
+from fewbit.data.detection.yolo_tree import Tree
+from fewbit.data.images.file_source import copy_file, example_image, read_head
+from fewbit.data.images.format_options import flag_option, wrong_option
 from fewbit.data.images.signatures import is_image_name
 from fewbit.data.splits import SPLITS, split_of_folder
 from fewbit.data.types import (
-    Action,
     DataReport,
     Depth,
     Detection,
@@ -58,36 +52,11 @@ from fewbit.data.types import (
     Format,
     FormatOption,
     Issue,
-    IssueType,
     Location,
     Sample,
     SampleError,
-    Severity,
 )
-from fewbit.errors import DataError, plural
-
-LABEL_EMPTY = IssueType(
-    "label-empty", Severity.NOTE, "image with an empty label file: background", "nothing, if nothing is on it"
-)
-LABELS_ALL_EMPTY = IssueType(
-    "labels-all-empty", Severity.WARNING, "no label file with a usable row", "check whether labels were lost"
-)
-CLASSES_FROM_ONE = IssueType(
-    "classes-from-one", Severity.WARNING, "no object of class 0: classes may be counted from 1",
-    "{data_option=one_based=true} if they are",
-)  # fmt: skip
-MAYBE_ORIENTED = IssueType(
-    "maybe-oriented", Severity.WARNING, "only polygons of four corners: they may be oriented boxes",
-    "{data_option=oriented=true} for oriented boxes, {data_option=oriented=false} for polygons",
-)  # fmt: skip
-NO_POLYGONS = IssueType(
-    "no-polygons", Severity.WARNING, "segmentation of a dataset that has only boxes", "masks will be filled rectangles"
-)
-
-ISSUES = (
-    *TEXT_ISSUES, *LAYOUT_ISSUES, *detection.DETECTION_ISSUES, LABEL_EMPTY, LABELS_ALL_EMPTY, CLASSES_FROM_ONE,
-    MAYBE_ORIENTED, NO_POLYGONS,
-)  # fmt: skip
+from fewbit.errors import plural
 
 _MOST_IMAGES_SEEN, _MOST_TEXTS_SEEN, _MOST_LABELS_SEEN = 500, 8, 64
 _HEAD = 4096
@@ -107,7 +76,9 @@ def detect(files: Files) -> Detection | None:
     names = itertools.chain.from_iterable(tree.below(folder, DataReport()) for _, folder in folders)
     images = list(itertools.islice(filter(is_image_name, names), _MOST_IMAGES_SEEN))
     texts = [text for text in map(tree.label_of, images) if text]
-    heads = list(itertools.islice(filter(None, (_head(tree.files, text) for text in texts)), _MOST_TEXTS_SEEN))
+    heads = list(
+        itertools.islice(filter(None, (read_head(tree.files, text, _HEAD) for text in texts)), _MOST_TEXTS_SEEN)
+    )
     has_rows = any(map(looks_like_labels, heads))
     if kind == "same folder":
         confidence = 1.0 if 2 * len(texts) > len(images) else 0.85
@@ -118,40 +89,28 @@ def detect(files: Files) -> Detection | None:
     return Detection(0.2 if annotated or texts else 0.4, f"{kind}, but no label files") if images else None
 
 
-def _head(files: Files, text: str) -> bytes:
-    try:
-        return files.read(text, _HEAD)
-    except SampleError:
-        return b""
-
-
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> YoloSource:
     """Pair images with label files; with `full` depth also read both."""
-    task = detection.detection_task(options)
-    oriented = as_flag("oriented", options.get("oriented"))
+    task = detection_task(options)
+    oriented = flag_option("oriented", options.get("oriented"))
     pixels = options.get("pixels")
     if pixels not in (None, *PIXEL_CONVENTIONS):
         raise wrong_option("pixels", pixels, ", ".join(PIXEL_CONVENTIONS))
     before = len(report.issues)
     layout = lay_out(files, report, options.get("split"))
-    rows = RowOptions(
-        layout.names,
-        layout.class_count,
-        as_flag("one_based", options.get("one_based")) or False,
-        pixels or ("centre" if depth == "index" else None),
-    )
+    one_based = bool(flag_option("one_based", options.get("one_based")))
+    rows = RowOptions(layout.names, layout.class_count, one_based, pixels or ("centre" if depth == "index" else None))
     source = YoloSource(layout, rows, report.on_error)
-    source.changes = [_change(issue) for issue in report.issues[before:] if issue.type.fix]
-    source.facts["task"] = task or (SEGMENTATION if source.peek_polygons(oriented is True) else DETECTION)
+    source.changes = [change_line(issue) for issue in report.issues[before:] if issue.type.fix]
+    source.facts["task"] = task or (SEGMENTATION if source.has_polygons(oriented is True) else DETECTION)
+    survey = _Survey(source, report)
+    source.check(report, depth, survey.add)
     if depth == "full":
-        survey = _Survey(source, report)
-        source.check(report, survey.add)
         survey.judge(task, oriented)
         source.rows = replace(rows, pixels=pixels or survey.pixel_convention())
         if task is None:
             outlines = survey.polygons - (survey.quads if oriented else 0)
-            source.facts["task"] = SEGMENTATION if outlines else DETECTION
-    report.facts.update({key: value for key, value in source.facts.items() if value})
+            source.facts["task"] = report.facts["task"] = SEGMENTATION if outlines else DETECTION
     return source
 
 
@@ -162,31 +121,28 @@ class YoloSource(DetectionSource):
         # Two splits may be the same folder; then every image is still read once.
         once: dict[str, Entry] = {}
         for entry in layout.entries:
-            once.setdefault(entry.image, entry)
+            once.setdefault(entry.name, entry)
         counts = Counter(entry.split for entry in layout.entries)
-        facts = {
-            "classes": list(layout.names) or None,
-            "splits": {split: counts[split] for split in SPLITS if counts[split]},
-            "layout": layout.kind,
-        }
-        super().__init__(layout.tree.files, list(once.values()), facts, on_error)
+        splits = {split: counts[split] for split in SPLITS if counts[split]}
+        facts = {"classes": list(layout.names), "splits": splits, "layout": layout.kind}
+        super().__init__(layout.tree.files, once.values(), facts, on_error)
         self.rows = rows
         self.unusable |= layout.shared
-        self.repeated = [entry for entry in layout.entries if entry is not once[entry.image]]  # in a second split
-        self.changes: list[str] = []
+        self.repeated = [entry for entry in layout.entries if entry is not once[entry.name]]  # in a second split
+        self.changes: list[str] = []  # that a repaired copy makes because of the layout
 
-    def annotation(self, index: int, size: Size | None, issue: ReportIssue) -> LabelFile:
+    def annotation(self, index: int, size: Size | None, issue: ReportIssue) -> Annotation:
         """The rows of the label file."""
         label = self.entries[index].annotation
         if not label:
-            return LabelFile()
+            return Annotation()
         try:
             content = self.files.read(label, _LABEL_BYTES + 1)
         except SampleError as error:
-            raise SampleError(Issue(detection.LABEL_UNREADABLE, error.issue.message, Location(label))) from error
+            raise SampleError(Issue(issues.LABEL_UNREADABLE, error.issue.message, Location(label))) from error
         if len(content) > _LABEL_BYTES or max(content.count(b"\n"), content.count(b"\r")) > _LABEL_ROWS:
             message = f"more than {_LABEL_BYTES:,} bytes or {_LABEL_ROWS:,} rows"
-            raise SampleError(Issue(detection.LABEL_UNREADABLE, message, Location(label)))
+            raise SampleError(Issue(issues.LABEL_UNREADABLE, message, Location(label)))
         return read_labels(content, label, self.rows, size, issue)
 
     def sample(self, index: int, image: np.ndarray, objects: list[Object]) -> Sample:
@@ -194,11 +150,11 @@ class YoloSource(DetectionSource):
         polygons = [instance.polygons[0].astype(np.float32) if instance.polygons else None for instance in objects]
         return {**super().sample(index, image, objects), "polygons": polygons}
 
-    def peek_polygons(self, oriented: bool) -> bool:
+    def has_polygons(self, oriented: bool) -> bool:
         """Whether one of a few label files, evenly chosen, holds a polygon."""
         labels = [entry.annotation for entry in self.entries if entry.annotation]
         for label in labels[:: max(1, len(labels) // _MOST_LABELS_SEEN)]:
-            counts = {len(row.split()) for row in _head(self.files, label).splitlines()}
+            counts = {len(row.split()) for row in read_head(self.files, label, _HEAD).splitlines()}
             if any(count >= 7 and count % 2 == 1 and not (count == 9 and oriented) for count in counts):
                 return True
         return False
@@ -215,142 +171,94 @@ class _Survey:
     quads: int = 0
     slanted: str = ""  # a label file with an oriented box, perhaps
     files: int = 0
-    conventions: set[str] | None = None
 
-    def add(self, index: int, labels: LabelFile) -> None:
+    def add(self, index: int, labels: Annotation) -> None:
         """Count one label file."""
         entry = self.source.entries[index]
         if not entry.annotation:
             return
         self.files += 1
         if not labels.annotated:
-            self.report.add(LABEL_EMPTY, f"{entry.annotation} is empty", Location(entry.image))
+            self.report.add(issues.LABEL_EMPTY, f"{entry.annotation} is empty", Location(entry.name))
         self.classes.update(instance.class_index for instance in labels.objects)
         for outline in (instance.polygons[0] for instance in labels.objects if instance.polygons):
             self.polygons += 1
             self.quads += len(outline) == 4
             if len(outline) == 4 and max(len(set(side)) for side in outline.T.tolist()) > 2:
                 self.slanted = self.slanted or entry.annotation
-        if labels.conventions is not None:
-            self.conventions = labels.conventions & (self.conventions or set(PIXEL_CONVENTIONS))
 
     def pixel_convention(self) -> str:
         """The first convention that fits every row in pixels."""
-        if self.conventions is not None and not self.conventions:
-            self.report.add(PIXELS_UNFIT, "no way to write boxes in pixels fits all rows", Location("."))
-        return next((name for name in PIXEL_CONVENTIONS if name in (self.conventions or ())), "centre")
+        conventions = self.source.rows.conventions
+        if not conventions:
+            self.report.add(issues.PIXELS_UNFIT, "no way to write boxes in pixels fits all rows", Location("."))
+        return next((name for name in PIXEL_CONVENTIONS if name in conventions), "centre")
 
     def judge(self, task: str | None, oriented: bool | None) -> None:
         """Report what is suspicious about all label files together."""
         if self.files and not self.classes:
-            self.report.add(LABELS_ALL_EMPTY, plural(self.files, "label file"), Location("."))
+            self.report.add(issues.LABELS_ALL_EMPTY, plural(self.files, "label file"), Location("."))
         if self.classes and min(self.classes) >= 1 and not self.source.rows.one_based:
             message = f"classes are {min(self.classes)} to {max(self.classes)}"
-            self.report.add(CLASSES_FROM_ONE, message, Location("."))
+            self.report.add(issues.CLASSES_FROM_ONE, message, Location("."))
         # An upright rectangle is the same either way.
         if self.slanted and self.quads == self.polygons and oriented is None:
             message = f"all {plural(self.quads, 'row')} that are not boxes have nine values"
-            self.report.add(MAYBE_ORIENTED, message, Location(self.slanted))
+            self.report.add(issues.MAYBE_ORIENTED, message, Location(self.slanted))
         if task == SEGMENTATION and self.classes and not self.polygons:
-            self.report.add(NO_POLYGONS, f"all {plural(self.classes.total(), 'row')} are boxes", Location("."))
+            self.report.add(issues.NO_POLYGONS, f"all {plural(self.classes.total(), 'row')} are boxes", Location("."))
 
 
 def write(source: YoloSource, folder: Path) -> list[str]:
     """Write a repaired copy: images byte for byte, label files anew only if something is wrong with them.
 
     A dataset without issues is copied as it is; any other gets the layout data.yaml, images/{split}, labels/{split}.
-
-    Args:
-        source: of a scan with `full` depth.
-        folder: empty.
-
-    Returns:
-        One line per change.
-
-    Raises:
-        DataError: no image can be used.
     """
-    changes = [*source.changes, *(_change(issue) for issue in source.unusable.values())]
+    usable, changes = repaired_images(source)
+    changes = [*source.changes, *changes]
     if source.rows.one_based:
         changes.append("classes that were counted from 1 are counted from 0")
-    usable: dict[str, str | None] = {}  # the new label text of each image; `None` if the file is right as it is
-    for index, entry in enumerate(source.entries):
-        if entry.image in source.unusable:
-            continue
-        labels, lines = _repaired(source, index)
-        changes += lines
-        texts = map(format_row, labels.objects) if lines or source.rows.one_based else None
-        if labels.annotated and not labels.objects:
-            changes.append(f"{entry.image}: none of its objects can be used: leaves the image out")
-        else:
-            usable[entry.image] = None if texts is None else "".join(f"{row}\n" for row in texts)
-    if not usable:
-        raise DataError(
-            "no image of the dataset can be used", code="no-annotated-images", where=source.files.root,
-            hint="{fewbit.check} says what is wrong with each image",
-        )  # fmt: skip
-    if changes:
-        return list(dict.fromkeys([*changes, *_write_anew(source, usable, folder)]))
-    for name in source.files.names():
-        _copy(source.files, name, folder / name)
-    return []
+    if not changes:
+        return copy_others(source, folder, (), ())
+    return list(dict.fromkeys([*changes, *_write_anew(source, usable, folder)]))
 
 
-def _change(issue: Issue) -> str:
-    return f"{issue}: {issue.type.fix}" if issue.type.fix else str(issue)
-
-
-def _repaired(source: YoloSource, index: int) -> tuple[LabelFile, list[str]]:
-    """A label file with every repair, and a line for each in the order of the rows."""
-    issues: list[Issue] = []
-
-    def repair(kind: IssueType, message: str, location: Location) -> Action:
-        allowed = (kind.on_error, *kind.actions)
-        action: Action = "repair" if "repair" in allowed else "drop" if kind.on_error != "keep" else "keep"
-        if action != "keep":
-            issues.append(Issue(kind, message, location))
-        return action
-
-    with source.files.open(source.entries[index].image) as stream:
-        size = image_size(stream, source.location(index))
-    labels = source.annotation(index, size, repair)
-    return labels, [_change(issue) for issue in sorted(issues, key=lambda issue: issue.location.line or 0)]
-
-
-def _write_anew(source: YoloSource, usable: Mapping[str, str | None], folder: Path) -> list[str]:
+def _write_anew(source: YoloSource, usable: Mapping[str, RepairedImage], folder: Path) -> list[str]:
     import yaml
 
     changes: list[str] = []
     used_names: set[str] = set()
-    entries = [entry for entry in (*source.entries, *source.repeated) if entry.image in usable]
+    entries = [entry for entry in (*source.entries, *source.repeated) if entry.name in usable]
     for entry in entries:
-        preferred = _target(entry.image, entry.split)
+        preferred = _target(entry)
         target = _free_name(preferred, used_names)
         if target != preferred:
-            changes.append(f"{entry.image}: is images/{target} now, since its name was taken")
-        _copy(source.files, entry.image, folder / "images" / target)
-        label, text = folder / "labels" / f"{posixpath.splitext(target)[0]}.txt", usable[entry.image]
-        if text is not None:
-            label.parent.mkdir(parents=True, exist_ok=True)
-            label.write_text(text, encoding="utf-8", newline="\n")
+            changes.append(f"{entry.name}: is images/{target} now, since its name was taken")
+        copy_file(source.files, entry.name, folder, f"images/{target}")
+        label, repaired = f"labels/{posixpath.splitext(target)[0]}.txt", usable[entry.name]
+        if repaired.issues or source.rows.one_based:
+            (folder / label).parent.mkdir(parents=True, exist_ok=True)
+            text = "".join(f"{format_row(instance)}\n" for instance in repaired.objects)
+            (folder / label).write_text(text, encoding="utf-8", newline="\n")
         elif entry.annotation:
-            _copy(source.files, entry.annotation, label)
+            copy_file(source.files, entry.annotation, folder, label)
     content: dict[str, Any] = {entry.split or "train": posixpath.join("images", entry.split or "") for entry in entries}
-    if names := source.facts["classes"]:
+    if names := source.facts.get("classes"):
         content["names"] = dict(enumerate(names))
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     (folder / "data.yaml").write_text(text, encoding="utf-8", newline="\n")
     return [*changes, f"data.yaml: written with {', '.join(content)}"]
 
 
-def _target(image: str, split: str | None) -> str:
+def _target(entry: Entry) -> str:
     """Where an image goes below `images/`: its split, then its own folders without those of the layout."""
-    folders = [] if posixpath.isabs(image) else image.split("/")[:-1]
+    folders = [] if posixpath.isabs(entry.name) else entry.name.split("/")[:-1]
     folders = [name for name in folders if name.lower() not in ("images", "labels") and not split_of_folder(name)]
-    return posixpath.join(split or "", *folders, posixpath.basename(image))
+    return posixpath.join(entry.split or "", *folders, posixpath.basename(entry.name))
 
 
 def _free_name(name: str, used_names: set[str]) -> str:
+    """A name whose stem no other image has, since its label file will have the same."""
     stem, suffix = posixpath.splitext(name)
     free, number = stem, 1
     while free.lower() in used_names:
@@ -360,16 +268,8 @@ def _free_name(name: str, used_names: set[str]) -> str:
     return free + suffix
 
 
-def _copy(files: Files, name: str, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with files.open(name) as stream, target.open("wb") as copy:
-        shutil.copyfileobj(stream, copy)
-
-
 def example(folder: Path) -> Path:
     """Four images in two splits, with boxes, a polygon and one image of background."""
-    from PIL import Image
-
     rows = {
         "train/a": "0 0.5 0.5 0.25 0.5\n",
         "train/b": "1 0.1 0.1 0.5 0.1 0.5 0.5 0.3 0.7 0.1 0.5\n0 0.7 0.7 0.2 0.2\n",
@@ -377,11 +277,9 @@ def example(folder: Path) -> Path:
         "val/d": "",
     }
     for number, (name, text) in enumerate(rows.items()):
-        image, label = folder / "images" / f"{name}.png", folder / "labels" / f"{name}.txt"
-        image.parent.mkdir(parents=True, exist_ok=True)
+        example_image(folder / "images" / f"{name}.png", number)
+        label = folder / "labels" / f"{name}.txt"
         label.parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 255, (24, 32, 3), np.uint8)
-        Image.fromarray(pixels).save(image)
         label.write_text(text)
     (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n")
     return folder
@@ -389,7 +287,7 @@ def example(folder: Path) -> Path:
 
 FORMAT = Format(
     "yolo", "YOLO boxes and polygons", "images/ and labels/ with one .txt per image, with or without a data.yaml",
-    ISSUES, detect, scan, example,
+    issues.YOLO, detect, scan, example,
     (
         FormatOption("oriented", "rows of nine values are oriented boxes (true) or polygons (false)", bool),
         FormatOption("one_based", "label files count classes from 1", bool, False),

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from fewbit.data.images.pixels import SIDEWAYS, Color, orientation_of, to_rgb, turn_upright
-from fewbit.data.images.signatures import HEAD, SUFFIXES_BY_FORMAT, image_format, is_image_name
+from fewbit.data.images.signatures import HEAD, SUFFIXES_BY_FORMAT, image_format
 from fewbit.data.types import NOWHERE, DataReport, Issue, IssueType, Location, SampleError, Severity
 from fewbit.errors import plural
 
 if TYPE_CHECKING:
     from PIL import ImageFile
-
-__all__ = ["IMAGE_ISSUES", "ImageHeader", "decode_image", "image_size", "is_image_name", "open_image"]
 
 MOST_PIXELS = 178_956_970  # where Pillow itself raises; its warning at half of that is not asked for
 MOST_BYTES = 8 * MOST_PIXELS  # the largest image, uncompressed, with four channels of 16 bits
@@ -39,6 +37,10 @@ def _damage(code: str, meaning: str, hint: str = "restore or remove it") -> Issu
     return IssueType(code, Severity.ERROR, meaning, hint, "raise", ("drop",), "leaves the image out")
 
 
+def _doubt(code: str, meaning: str, hint: str, **fields: Any) -> IssueType:
+    return IssueType(code, Severity.WARNING, meaning, hint, **fields)
+
+
 IMAGE_EMPTY = _damage("image-empty", "empty image file")
 IMAGE_TRUNCATED = _damage("image-truncated", "truncated image file")
 IMAGE_UNREADABLE = _damage("image-unreadable", "file that cannot be decoded as an image")
@@ -46,20 +48,19 @@ IMAGE_BOMB = _damage("image-bomb", "image that is too large to decode", "resize 
 IMAGE_FORMAT_UNSUPPORTED = _damage(
     "image-kind-unsupported", "image of a format that is not read", "convert it to PNG or JPEG"
 )
-IMAGE_SUFFIX = IssueType(
-    "image-extension-mismatch", Severity.WARNING, "image whose name says another format", "rename it",
-    actions=("repair",), fix="gives the file the suffix of its format",
+IMAGE_SUFFIX = _doubt(
+    "image-extension-mismatch", "image whose name says another format", "rename it", actions=("repair",),
+    fix="gives the file the suffix of its format",
 )  # fmt: skip
-IMAGE_ANIMATED = IssueType(
-    "image-animated", Severity.WARNING, "animation, of which only the first frame is used", "save its frames as images"
+IMAGE_ANIMATED = _doubt(
+    "image-animated", "animation, of which only the first frame is used", "save its frames as images"
 )
-IMAGE_MULTIPAGE = IssueType(
-    "image-multipage", Severity.WARNING, "several pages, of which only the first is used", "save its pages as images"
+IMAGE_MULTIPAGE = _doubt(
+    "image-multipage", "several pages, of which only the first is used", "save its pages as images"
 )
-IMAGE_TINY = IssueType(
-    "image-tiny", Severity.WARNING, f"image of fewer than {TINY} pixels on one side",
-    "check whether it is a thumbnail or an icon",
-)  # fmt: skip
+IMAGE_TINY = _doubt(
+    "image-tiny", f"image of fewer than {TINY} pixels on one side", "check whether it is a thumbnail or an icon"
+)
 IMAGE_ISSUES = (
     IMAGE_EMPTY, IMAGE_TRUNCATED, IMAGE_UNREADABLE, IMAGE_BOMB, IMAGE_FORMAT_UNSUPPORTED, IMAGE_SUFFIX, IMAGE_ANIMATED,
     IMAGE_MULTIPAGE, IMAGE_TINY,
@@ -140,11 +141,10 @@ def open_image(
     try:
         stream = _bounded(content, location, read_all=not header_only)
         head = stream.read(HEAD)
-        format = _readable_format(head, location)
-        if format == "WEBP":
-            # The decoder allocates the canvas as soon as it is created.
-            _check_pixels(format, _webp_canvas(head), location)
         stream.seek(0)
+        format = _readable_format(head, location)
+        if format == "WEBP":  # its decoder allocates the canvas as soon as it is created
+            _check_pixels(format, _webp_canvas(head), location)
         image = _decoder(format)(stream)
         _check_pixels(format, image.size, location)
         yield image, stream
@@ -188,30 +188,27 @@ class _CountedReads:
 
 def _readable_format(head: bytes, location: Location) -> str:
     format = image_format(head)
-    if format is None:
-        if head.startswith(b"version https://git-lfs"):
-            beginning = "a Git LFS pointer: run `git lfs pull`"
-        else:
-            start = head[:16]
-            beginning = repr(start.decode()) if start.isascii() and start.decode().isprintable() else start.hex(" ")
-        raise SampleError(Issue(IMAGE_UNREADABLE, f"no image; it begins with {beginning}", location))
-    if format not in SUFFIXES_BY_FORMAT:
+    if format in SUFFIXES_BY_FORMAT:
+        return format
+    if format is not None:
         raise SampleError(Issue(IMAGE_FORMAT_UNSUPPORTED, f"a {format} image", location))
-    return format
+    start = head[:16]
+    beginning = repr(start.decode()) if start.isascii() and start.decode().isprintable() else start.hex(" ")
+    if head.startswith(b"version https://git-lfs"):
+        beginning = "a Git LFS pointer: run `git lfs pull`"
+    raise SampleError(Issue(IMAGE_UNREADABLE, f"no image; it begins with {beginning}", location))
 
 
 def _webp_canvas(head: bytes) -> tuple[int, int]:
-    def little(start: int, stop: int) -> int:
-        return int.from_bytes(head[start:stop], "little")
-
+    """Width and height in the header of a WebP file: extended, lossy or lossless."""
+    number = int.from_bytes(head[20:], "little")
     match head[12:16]:
         case b"VP8X":
-            return little(24, 27) + 1, little(27, 30) + 1
+            return (number >> 32 & 0xFFFFFF) + 1, (number >> 56 & 0xFFFFFF) + 1
         case b"VP8 ":
-            return little(26, 28) & 0x3FFF, little(28, 30) & 0x3FFF
+            return number >> 48 & 0x3FFF, number >> 64 & 0x3FFF
         case b"VP8L":
-            bits = little(21, 25)
-            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            return (number >> 8 & 0x3FFF) + 1, (number >> 22 & 0x3FFF) + 1
     return 0, 0
 
 

@@ -32,7 +32,6 @@ DUPLICATE = IssueType("duplicate", Severity.NOTE, "same file twice in one class"
 DUPLICATE_ISSUES = (DUPLICATE_ACROSS_SPLITS, DUPLICATE_ACROSS_CLASSES, DUPLICATE)
 
 _AHEAD = 32
-_CHUNK = 1 << 20
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
 
@@ -60,11 +59,11 @@ def inspect_images(files: Files, names: Sequence[str], report: DataReport) -> In
             report.add(decode.IMAGE_TINY, f"{header.width} x {header.height} pixels", location)
     if headers:
         formats = Counter(sorted(header.format for header in headers.values())).most_common()
-        counts = ", ".join(f"{format} {count:,}" for format, count in formats)
-        report.facts["image_formats"] = counts if len(formats) > 1 else formats[0][0]
-        sizes = {(header.width * header.height, header.width, header.height) for header in headers.values()}
-        smallest, largest = (f"{width:,} x {height:,}" for _, width, height in (min(sizes), max(sizes)))
-        report.facts["image_sizes"] = smallest if smallest == largest else f"{smallest} to {largest}"
+        counts = [f"{format} {count:,}" for format, count in formats]
+        report.facts["image_formats"] = ", ".join(counts) if len(formats) > 1 else formats[0][0]
+        by_area = sorted({(h.width * h.height, f"{h.width:,} x {h.height:,}") for h in headers.values()})
+        extremes = dict.fromkeys((by_area[0][1], by_area[-1][1]))
+        report.facts["image_sizes"] = " to ".join(extremes)
     return Inspection(headers, {name: size for name, (_, size) in results.items()}, damaged, dropped)
 
 
@@ -79,8 +78,8 @@ def _inspect(files: Files, name: str) -> tuple[ImageHeader, int]:
                 # An eighth of the size is decoded in half the time, and reads the data to its end all the same.
                 image.draft("L", (64, 64))
                 image.load()
-                return header, size
-        decode.decode_image(stream, location)
+        if header.format != "JPEG":
+            decode.decode_image(stream, location)
     return header, size
 
 
@@ -103,12 +102,12 @@ def try_each(
 
     results, damaged, dropped = {}, {}, set()
     for name, result in zip(names, in_threads(outcome, names)):
-        if isinstance(result, Issue):
-            damaged[name] = result
-            if report.add(result.type, result.message, result.location) == "drop":
-                dropped.add(name)
-        else:
+        if not isinstance(result, Issue):
             results[name] = result
+            continue
+        damaged[name] = result
+        if report.add(result.type, result.message, result.location) == "drop":
+            dropped.add(name)
     return results, damaged, dropped
 
 
@@ -120,29 +119,26 @@ def report_duplicates(
     Returns:
         The copies in a later split than the original: the original of each.
     """
-    memberships = {name: (split, label) for split, label, name in entries}
+    members = {name: (split, label) for split, label, name in entries}
     leaks: dict[str, str] = {}
-    for original, *copies in equal_files(files, list(memberships), sizes):
+    for original, *copies in equal_files(files, list(members), sizes):
         for name in copies:
-            message, location = f"same bytes as {original}", Location(name)
-            same_split, same_class = (a == b for a, b in zip(memberships[name], memberships[original]))
-            if not same_class:
-                report.add(DUPLICATE_ACROSS_CLASSES, message, location)
-            if not same_split:
-                report.add(DUPLICATE_ACROSS_SPLITS, message, location)
+            kinds = [DUPLICATE] if members[name] == members[original] else []
+            if members[name][1] != members[original][1]:
+                kinds.append(DUPLICATE_ACROSS_CLASSES)
+            if members[name][0] != members[original][0]:
+                kinds.append(DUPLICATE_ACROSS_SPLITS)
                 leaks[name] = original
-            elif same_class:
-                report.add(DUPLICATE, message, location)
+            for kind in kinds:
+                both = kind is DUPLICATE_ACROSS_CLASSES  # either label may be the wrong one
+                report.add(kind, f"same bytes as {original}", Location(name), samples=2 if both else 1)
     return leaks
 
 
 def equal_files(files: Files, names: Sequence[str], sizes: Mapping[str, int]) -> list[list[str]]:
     """Groups of files with the same bytes, in the order of the names; only files of equal size are read."""
-    by_size: dict[int, list[str]] = defaultdict(list)
-    for name in names:
-        if name in sizes:
-            by_size[sizes[name]].append(name)
-    candidates = [name for group in by_size.values() if len(group) > 1 for name in group]
+    counts = Counter(sizes[name] for name in names if name in sizes)
+    candidates = [name for name in names if name in sizes and counts[sizes[name]] > 1]
     by_content: dict[bytes, list[str]] = defaultdict(list)
     for name, digest in zip(candidates, in_threads(lambda name: _digest(files, name), candidates)):
         by_content[digest].append(name)
@@ -150,14 +146,11 @@ def equal_files(files: Files, names: Sequence[str], sizes: Mapping[str, int]) ->
 
 
 def _digest(files: Files, name: str) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
     try:
         with files.open(name) as stream:
-            while block := stream.read(_CHUNK):
-                digest.update(block)
+            return hashlib.file_digest(stream, "blake2b").digest()  # type: ignore[arg-type]
     except (SampleError, OSError):
-        digest.update(os.fsencode(name))  # it has vanished: equal to nothing
-    return digest.digest()
+        return os.fsencode(name)  # it has vanished: equal to nothing
 
 
 def in_threads(function: Callable[[_Input], _Output], inputs: Iterable[_Input]) -> Iterator[_Output]:

@@ -16,6 +16,24 @@ from fewbit.errors import plural
 if TYPE_CHECKING:
     from PIL import Image
 
+IGNORE = 255
+"""The common value of pixels without a class."""
+MASK_MISSING = IssueType(
+    "mask-missing", Severity.ERROR, "image without a mask", "add the mask or remove the image", "raise", ("drop",),
+    "leaves the image out",
+)  # fmt: skip
+STEM_TWICE = IssueType(
+    "stem-twice", Severity.ERROR, "images that differ only in their suffix and share a mask or label file",
+    "rename or remove one", "raise", ("drop", "keep"), "keeps the first",
+)  # fmt: skip
+MASK_SIZE = IssueType(
+    "mask-size", Severity.ERROR, "mask of another size than its image", "export the mask again", "raise", ("drop",),
+    "leaves the image out",
+)  # fmt: skip
+MASK_VALUE = IssueType(
+    "mask-value", Severity.ERROR, "mask with values beyond the classes",
+    "correct the mask, or add names to {data_option=classes=a,b,c}", "raise", ("drop",), "leaves the image out",
+)  # fmt: skip
 MASK_COLORS = IssueType(
     "mask-colors", Severity.ERROR, "mask of colors instead of class numbers",
     "{data_option=colors=#000000,#ff0000} names the color of each class, from class 0", "raise", ("drop",),
@@ -37,6 +55,17 @@ def decode_mask(
         return turn_upright(_class_numbers(image, location, colors), orientation_of(image))
 
 
+def check_mask(mask: np.ndarray, size: tuple[int, int] | None, class_count: int, location: Location) -> None:
+    """Raise a `SampleError` if a mask does not have the width and height of its image, or the classes (0: any)."""
+    height, width = mask.shape
+    if size not in (None, (width, height)):
+        message = f"{width} x {height}, the image {size[0]} x {size[1]}"
+        raise SampleError(Issue(MASK_SIZE, message, location))
+    if class_count and len(wrong := np.setdiff1d(mask, [*range(class_count), IGNORE])):
+        message = f"{_shown([str(value) for value in wrong])}; there are {plural(class_count, 'class')}"
+        raise SampleError(Issue(MASK_VALUE, message, location))
+
+
 def _class_numbers(image: Image.Image, location: Location, colors: Sequence[Color] | None) -> np.ndarray:
     if image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16") or (image.mode == "P" and not colors):
         values = np.asarray(image).astype(np.int32)
@@ -46,10 +75,12 @@ def _class_numbers(image: Image.Image, location: Location, colors: Sequence[Colo
         return np.ascontiguousarray(red)  # grey values saved as RGB
     values, inverse = np.unique(red << 16 | green << 8 | blue, return_inverse=True)
     numbers = {packed[0] << 16 | packed[1] << 8 | packed[2]: number for number, packed in enumerate(colors or ())}
-    unknown = [value for value in values.tolist() if value not in numbers]
-    if unknown:
+    if unknown := [f"#{value:06x}" for value in values.tolist() if value not in numbers]:
         prefix = f"not among the {plural(len(colors), 'color')}: " if colors else ""
-        examples = [f"#{value:06x}" for value in unknown[:_MOST_SHOWN]] + ["..."] * (len(unknown) > _MOST_SHOWN)
-        message = f"{prefix}{plural(len(unknown), 'color')}: {', '.join(examples)}"
+        message = f"{prefix}{plural(len(unknown), 'color')}: {_shown(unknown)}"
         raise SampleError(Issue(MASK_COLORS, message, location))
     return np.array([numbers[value] for value in values.tolist()], np.int32)[inverse].reshape(red.shape)
+
+
+def _shown(values: list[str]) -> str:
+    return ", ".join(values[:_MOST_SHOWN]) + (", ..." if len(values) > _MOST_SHOWN else "")

@@ -8,8 +8,7 @@ small image.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
 Color = tuple[int, int, int]
 SIDEWAYS = frozenset((5, 6, 7, 8))
 """Orientations that swap width and height."""
-_ORIENTATION_TAG = 0x0112
+_ORIENTATION_TAG, _LONG = 0x0112, 4
 _MOST_TAGS = 1_024  # a real directory has a few dozen
 _MOST_EXIF = 1 << 20
 
 
 def to_rgb(image: Image.Image, background: Color) -> np.ndarray:
     """The pixels of a loaded image of any mode: uint8 [H, W, 3], writable, transparent ones over the background."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _deep_grey(image, background)
     from PIL import Image
 
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _deep_grey(image, background)
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, (*background, 255))
         canvas.alpha_composite(image.convert("RGBA"))
@@ -37,37 +36,28 @@ def to_rgb(image: Image.Image, background: Color) -> np.ndarray:
     elif image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
         # Pillow inverts every CMYK JPEG; without Adobe's marker the stored values are plain amounts of ink.
         image = Image.frombytes("CMYK", image.size, (255 - np.asarray(image)).tobytes())
-    if image.mode != "RGB":
-        image = image.convert("RGB")
-    return np.frombuffer(bytearray(image.tobytes()), np.uint8).reshape(image.height, image.width, 3)
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _deep_grey(image: Image.Image, background: Color) -> np.ndarray:
+    """16-bit images by their own range; 32-bit integers and floats by the narrowest common range that holds them."""
     values = np.asarray(image)
+    exact = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(exact.min()), float(exact.max())
     # Pillow opens 16-bit PNG and PPM files as 32-bit "I" in some versions.
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        # 65535 = 255 * 257, so white stays white, and one value is the same grey in every file.
-        grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if image.mode != "F" and (image.mode != "I" or image.format in ("PNG", "PPM")):
+        scale = 1 / 257  # 65535 = 255 * 257: white stays white, and one value is the same grey in every file
+    elif low < 0 or high > 65535:
+        exact, scale = exact - low, 255 / (high - low) if high > low else 0.0
+    elif high > 255:
+        scale = 1 / 257
     else:
-        grey = _scale_unknown_range(values)
-    rgb = np.repeat(grey[:, :, None], 3, axis=2)
+        scale = 255.0 if high <= 1 and image.mode == "F" else 1.0
+    rgb = np.repeat(np.rint(exact * scale).astype(np.uint8)[:, :, None], 3, axis=2)
     color_key = image.info.get("transparency")
     if isinstance(color_key, int):
         rgb[values == color_key] = background
     return rgb
-
-
-def _scale_unknown_range(values: np.ndarray) -> np.ndarray:
-    """32-bit integers and floats, whose scale no file states: the narrowest common range that holds them."""
-    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(finite.min()), float(finite.max())
-    if low < 0 or high > 65535:
-        scaled = (finite - low) * (255 / (high - low)) if high > low else finite * 0
-    elif high > 255:
-        scaled = finite / 257
-    else:
-        scaled = finite * 255 if high <= 1 and values.dtype.kind == "f" else finite
-    return np.rint(scaled).astype(np.uint8)
 
 
 def turn_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -92,11 +82,15 @@ def orientation_of(image: Image.Image, stream: BinaryIO | None = None) -> int:
     exif = info.get("exif")
     if exif is None and stream is not None and image.format == "PNG":
         exif = _late_exif(stream)
-    if exif is None and (text := info.get("Raw profile type exif")):
-        exif = _from_hex(str(text))
+    if exif is None and "Raw profile type exif" in info:  # ImageMagick's text: a word, a length, hexadecimal digits
+        digits = re.findall(r"[0-9a-fA-F]{2}", "".join(str(info["Raw profile type exif"]).split("\n")[3:]))
+        exif = bytes.fromhex("".join(digits))
     if isinstance(exif, bytes) and (orientation := exif_orientation(exif)) is not None:
         return orientation
-    return _xmp_orientation(info)
+    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
+    content = xmp.encode(errors="replace") if isinstance(xmp, str) else bytes(xmp)
+    match = re.search(rb"""tiff:Orientation(?:=["']|>)([1-8])\b""", content)
+    return int(match[1]) if match else 1
 
 
 def exif_orientation(block: bytes) -> int | None:
@@ -108,43 +102,28 @@ def exif_orientation(block: bytes) -> int | None:
     tiff = block.removeprefix(b"Exif\0\0")
     if tiff[:2] not in (b"II", b"MM"):
         return None
-    byte_order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
-    start = int.from_bytes(tiff[4:8], byte_order)
-    count = int.from_bytes(tiff[start : start + 2], byte_order)
-    for position in range(start + 2, start + 2 + 12 * min(count, _MOST_TAGS), 12):
-        entry = tiff[position : position + 12]
-        if int.from_bytes(entry[:2], byte_order) == _ORIENTATION_TAG:
-            width = 4 if int.from_bytes(entry[2:4], byte_order) == 4 else 2  # LONG instead of SHORT
-            value = int.from_bytes(entry[8 : 8 + width], byte_order)
+    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
+
+    def number(position: int, width: int = 2) -> int:
+        return int.from_bytes(tiff[position : position + width], order)
+
+    directory = number(4, 4)
+    for index in range(min(number(directory), _MOST_TAGS)):
+        entry = directory + 2 + 12 * index
+        if number(entry) == _ORIENTATION_TAG:
+            value = number(entry + 8, 4 if number(entry + 2) == _LONG else 2)
             return value if 1 <= value <= 8 else None
     return None
 
 
 def _late_exif(stream: BinaryIO) -> bytes | None:
     """The EXIF block of a PNG, also behind its pixels, without decoding them; the stream stays where it is."""
-    before = stream.tell()
+    before, exif = stream.tell(), None
     stream.seek(8)
-    exif = None
-    while len(head := stream.read(8)) == 8 and head[4:] != b"IEND":
+    while exif is None and len(head := stream.read(8)) == 8 and head[4:] != b"IEND":
         length = int.from_bytes(head[:4], "big")
         if head[4:] == b"eXIf":
             exif = stream.read(min(length, _MOST_EXIF))
-            break
         stream.seek(length + 4, 1)
     stream.seek(before)
     return exif
-
-
-def _from_hex(text: str) -> bytes | None:
-    # ImageMagick's text profile: an empty line, the word, the length, then hexadecimal digits.
-    try:
-        return bytes.fromhex("".join(text.split("\n")[3:]))
-    except ValueError:
-        return None
-
-
-def _xmp_orientation(info: Mapping[Any, Any]) -> int:
-    xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
-    content = xmp.encode(errors="replace") if isinstance(xmp, str) else bytes(xmp)
-    match = re.search(rb"""tiff:Orientation(?:=["']|>)([1-8])\b""", content)
-    return int(match[1]) if match else 1

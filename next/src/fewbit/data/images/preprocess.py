@@ -17,23 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from fewbit.data.images import IMAGE_OPTIONS, TEXT_SETTINGS
+from fewbit.data.images import PREPROCESSING_VERSION as VERSION
 from fewbit.data.images.decode import MOST_PIXELS
 from fewbit.data.images.processor_config import from_preprocessor_config, is_preprocessor_config
-from fewbit.errors import DataError, UsageError
+from fewbit.errors import DataError, UsageError, nearest
 from fewbit.model_info import ModelInfo, TensorInfo
 from fewbit.settings import Settings
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["PRESETS", "ImagePreprocessing", "from_preprocessor_config", "resolve_preprocessing"]
-
-VERSION = 1
-OPTIONS = ("preprocess", "image_size", "resize", "mean", "std", "layout")
-"""The image options of the command line and of Python; `--transform` replaces them all."""
-_OTHER_SETTINGS = {"version", "labels", "inputs", "max_length", "pack", "text_column", "label_column"}
+_OTHER_SETTINGS = {"version", "labels", "inputs", *TEXT_SETTINGS}
 """What else `preprocessing.json` may hold."""
-_CHANNEL_AXIS = {"nchw": 1, "nhwc": 3}
 _MOST_BYTES = 1 << 20
 
 
@@ -90,10 +86,10 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
     def contradictions(self) -> list[tuple[str, str]]:
         """Numbers that do not fit the channels, and a crop without a size."""
         wrong = []
-        for name, numbers in (("mean", self.mean), ("std", self.std)):
-            if numbers is not None and len(numbers) not in (1, 3):
+        for name, numbers in (("mean", self.mean or ()), ("std", self.std or ())):
+            if len(numbers) not in (0, 1, 3):
                 wrong.append((name, f"expected 1 or 3 numbers, got {len(numbers)}"))
-            elif self.channels == "gray" and len(set(numbers or ())) > 1:
+            elif self.channels == "gray" and len(set(numbers)) > 1:
                 wrong.append((name, "expected one number, since the images are gray"))
         if self.resize_to is not None and None in (self.image_size or ()):
             wrong.append(("resize_to", "expected a full image_size to crop to"))
@@ -109,17 +105,16 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
         from PIL import Image
 
         original = Image.fromarray(image)
-        pixels = self._resized(original.convert("L") if self.channels == "gray" else original)
+        pixels = np.asarray(self._resized(original.convert("L") if self.channels == "gray" else original))
         pixels = pixels.reshape(*pixels.shape[:2], -1)[:, :, :: -1 if self.channels == "bgr" else 1]
         # float64, float32, and the order of operations as in transformers.
-        scaled = (pixels.astype(np.float64) * self.scale).astype(np.float32)
-        mean, std = (
-            np.array(numbers, np.float32)[: pixels.shape[2]] for numbers in (self.mean or (0,), self.std or (1,))
-        )
-        values: np.ndarray = (scaled - mean) / std
+        values = (pixels.astype(np.float64) * self.scale).astype(np.float32)
+        count = pixels.shape[2]
+        mean, std = (np.array(numbers[:count], np.float32) for numbers in (self.mean or (0.0,), self.std or (1.0,)))
+        values = (values - mean) / std
         return values if self.layout == "nhwc" else np.ascontiguousarray(values.transpose(2, 0, 1))
 
-    def _resized(self, image: Image.Image) -> np.ndarray:
+    def _resized(self, image: Image.Image) -> Image.Image:
         from PIL import Image, ImageOps
 
         method = Image.Resampling[self.interpolation.upper()]
@@ -128,19 +123,19 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
             edge = self.resize_to
             before = _edge_size(image.height, image.width, edge, self.longest) if isinstance(edge, int) else edge
             image = _resize(image, before, method)
-            return np.asarray(image) if height is None or width is None else _center_crop(image, height, width)
+            if height is None or width is None:
+                return image
+            # An image that is smaller than the crop gets a black border, rounded as in transformers.
+            x, y = (image.width - width) // 2, (image.height - height) // 2
+            return image.crop((x, y, x + width, y + height))
         if height is None or width is None:
             ratio = height / image.height if height else width / image.width if width else 1
-            following = max(1, round(image.height * ratio)), max(1, round(image.width * ratio))
-            return np.asarray(_resize(image, following, method))
-        size = width, height
+            return _resize(image, (max(1, round(image.height * ratio)), max(1, round(image.width * ratio))), method)
         if self.resize == "stretch":
-            image = image.resize(size, method)
-        elif self.resize == "crop":
-            image = ImageOps.fit(image, size, method)
-        else:
-            image = ImageOps.pad(image, size, method, (self.pad_value,) * len(image.getbands()))
-        return np.asarray(image)
+            return image.resize((width, height), method)
+        if self.resize == "crop":
+            return ImageOps.fit(image, (width, height), method)
+        return ImageOps.pad(image, (width, height), method, (self.pad_value,) * len(image.getbands()))
 
     def describe(self) -> str:
         """One line: size; channels, range, mean, std, layout (source)."""
@@ -170,12 +165,7 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str | None = None) -> ImagePreprocessing:
-        """Read what `to_dict` wrote, or settings by option name.
-
-        Args:
-            values: plain data. `preprocess` may name a preset that the other settings change.
-            source: where it comes from.
-        """
+        """Read what `to_dict` wrote, or settings by option name; `preprocess` may name a preset that they change."""
         if values.get("version", VERSION) != VERSION:
             raise UsageError(
                 f"preprocessing of version {values['version']!r}", code="preprocessing-version",
@@ -187,8 +177,8 @@ class ImagePreprocessing(Settings):  # type: ignore[metaclass]
                 expected="resize, center crop, rescale and normalize", hint="{transform=FILE.py:FN}",
             )  # fmt: skip
         settings = {name: value for name, value in values.items() if name not in _OTHER_SETTINGS}
-        preset = settings.pop("preprocess", "auto")
-        base = cls() if preset == "auto" else _preset(str(preset))
+        preset = str(settings.pop("preprocess", "auto"))
+        base = cls() if preset == "auto" else _preset(preset)
         return base.changed(**settings | ({"source": source} if source else {}))
 
     def changed(self, **settings: Any) -> ImagePreprocessing:
@@ -205,8 +195,8 @@ def _edge_size(height: int, width: int, edge: int, longest: int | None) -> tuple
         edge = round(exact)
     if longest is not None and edge == short:
         return height, width
-    new_short, new_long = max(edge, 1), max(int(exact * long / short), 1)
-    return (new_short, new_long) if height <= width else (new_long, new_short)
+    sides = max(edge, 1), max(int(exact * long / short), 1)
+    return sides if height <= width else sides[::-1]
 
 
 def _resize(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
@@ -217,12 +207,6 @@ def _resize(image: Image.Image, size: tuple[int, int], method: Image.Resampling)
             expected=f"at most {MOST_PIXELS:,} pixels", hint="{resize=pad} or {resize=stretch}",
         )  # fmt: skip
     return image.resize((width, height), method)
-
-
-def _center_crop(image: Image.Image, height: int, width: int) -> np.ndarray:
-    """The center; an image that is smaller gets a black border, rounded as in transformers."""
-    x, y = ((have - want) // 2 for have, want in zip(image.size, (width, height)))
-    return np.asarray(image.crop((x, y, x + width, y + height)))
 
 
 PRESETS = {
@@ -244,49 +228,30 @@ def resolve_preprocessing(options: Mapping[str, Any], info: ModelInfo) -> ImageP
     """The preprocessing of a run: from options, then what was found next to the model, then the input shape.
 
     Args:
-        options: `preprocess`, `image_size`, `resize`, `mean`, `std`, `layout`, `transform`, as far as they were given.
-            `resize` alone counts only if it is not "crop", the default.
+        options: `IMAGE_OPTIONS` and `transform`; `None` is not given.
         info: the model.
 
     Raises:
         UsageError: options contradict each other or the model.
     """
-    explicit = {name: options[name] for name in OPTIONS if options.get(name) is not None}
-    if explicit.get("preprocess") == "auto":
-        del explicit["preprocess"]
-    if explicit.get("resize") == "crop" and "image_size" not in explicit:
-        del explicit["resize"]
-    if options.get("transform") is not None and explicit:
-        names = " and ".join(f"{{{name}}}" for name in explicit)
-        raise UsageError(
-            f"{{transform}} replaces the image preprocessing, so {names} would have no effect",
-            code="preprocessing-conflict", param="transform", expected="one or the other",
-            hint=f"remove {{transform}}, or remove {names}",
-        )  # fmt: skip
+    explicit = {name: options[name] for name in IMAGE_OPTIONS if options.get(name) is not None}
+    preprocess = str(explicit.pop("preprocess", "auto"))
     tensor = _image_input(info)
-    preprocess = explicit.pop("preprocess", None)
-    if preprocess is None:
-        base = _from_model(info, tensor)
+    if preprocess != "auto":
+        base = _from_file(Path(preprocess)) if preprocess.lower().endswith(".json") else _preset(preprocess)
+    elif info.preprocessing.keys() - _OTHER_SETTINGS:  # there may be settings for text only
+        base = ImagePreprocessing.from_dict(info.preprocessing, source=info.preprocessing_source or "model")
     else:
-        base = _from_file(Path(preprocess)) if str(preprocess).lower().endswith(".json") else _preset(str(preprocess))
+        # Nothing says how values are scaled: a uint8 input takes pixels as they are, a float input 0..1.
+        scale = 1.0 if tensor is not None and tensor.dtype == "uint8" else 1 / 255
+        base = ImagePreprocessing(scale=scale, source="defaults" if tensor is None else "model input shape")
     return _fit_shape(_override(base, explicit) if explicit else base, tensor, explicit)
 
 
 def _image_input(info: ModelInfo) -> TensorInfo | None:
     """The first input that can be an image: four axes, one of them 1 or 3 channels."""
-    for tensor in info.inputs:
-        shape = tensor.shape or ()
-        if len(shape) == 4 and (shape[1] in (1, 3) or shape[3] in (1, 3)):
-            return tensor
-    return None
-
-
-def _from_model(info: ModelInfo, tensor: TensorInfo | None) -> ImagePreprocessing:
-    if info.preprocessing.keys() - _OTHER_SETTINGS:  # there may be settings for text only
-        return ImagePreprocessing.from_dict(info.preprocessing, source=info.preprocessing_source or "model")
-    # Nothing says how values are scaled: a uint8 input takes pixels as they are, a float input 0..1.
-    scale = 1.0 if tensor is not None and tensor.dtype == "uint8" else 1 / 255
-    return ImagePreprocessing(scale=scale, source="defaults" if tensor is None else "model input shape")
+    images = (t for t in info.inputs if t.shape is not None and len(t.shape) == 4 and {t.shape[1], t.shape[3]} & {1, 3})
+    return next(images, None)
 
 
 def _from_file(path: Path) -> ImagePreprocessing:
@@ -297,14 +262,13 @@ def _from_file(path: Path) -> ImagePreprocessing:
             settings = orjson.loads(stream.read(_MOST_BYTES))
         if not isinstance(settings, dict):
             raise ValueError("no settings by name")
-        if is_preprocessor_config(settings):
-            settings = from_preprocessor_config(settings)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"{path} cannot be read: {reason.lower()}", code="preprocessing-file", param="preprocess",
             expected="preprocessing.json or preprocessor_config.json", hint="check the path, or {preprocess=imagenet}",
         ) from error  # fmt: skip
+    settings = from_preprocessor_config(settings) if is_preprocessor_config(settings) else settings
     return ImagePreprocessing.from_dict(settings, source=path.name)
 
 
@@ -312,7 +276,8 @@ def _preset(name: str) -> ImagePreprocessing:
     if name.lower() not in PRESETS:
         raise UsageError(
             f"no image preprocessing is called {name!r}", code="preprocess-unknown", param="preprocess",
-            expected=", ".join([*PRESETS, "auto", "a .json file"]), hint="{preprocess=imagenet}",
+            expected=", ".join([*PRESETS, "auto", "a .json file"]),
+            hint=f"{{preprocess={(nearest(name, PRESETS) or ['imagenet'])[0]}}}",
         )  # fmt: skip
     return PRESETS[name.lower()]
 
@@ -348,21 +313,21 @@ def _fit_shape(
     shape = tensor.shape
     likely = "nchw" if shape[1] in (1, 3) else "nhwc"
     layout = settings.layout if "layout" in explicit else likely
-    if shape[_CHANNEL_AXIS[layout]] not in (1, 3):
+    channels = shape[1 if layout == "nchw" else 3]
+    if channels not in (1, 3):
         raise _contradiction("layout", layout, tensor, f"{{layout={likely}}}")
-    gray = shape[_CHANNEL_AXIS[layout]] == 1
-    settings = settings.changed(layout=layout, channels="gray" if gray else settings.channels)
+    settings = settings.changed(layout=layout, channels="gray" if channels == 1 else settings.channels)
     sides = shape[2:4] if layout == "nchw" else shape[1:3]
     height, width = (side if isinstance(side, int) and side > 0 else None for side in sides)
-    have = settings.image_size or (None, None)
-    if height in (None, have[0]) and width in (None, have[1]):
+    current = settings.image_size or (None, None)
+    if height in (None, current[0]) and width in (None, current[1]):
         return settings
     size = height, width
     if "image_size" in explicit:
-        if any(want and side and want != side for want, side in zip(have, size)):
-            requested = " x ".join(str(side) for side in have if side)
+        if any(want and side and want != side for want, side in zip(current, size)):
+            requested = " x ".join(str(side) for side in current if side)
             raise _contradiction("image_size", requested, tensor, f"{{image_size={height or ''}x{width or ''}}}")
-        size = height or have[0], width or have[1]
+        size = height or current[0], width or current[1]
     return settings.changed(image_size=size, resize_to=_scaled_edge(settings, size))
 
 

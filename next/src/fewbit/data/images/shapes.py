@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Geometry of boxes, polygons and masks. Coordinates are relative to the image, 0 to 1, unless a name says pixels.
+"""Geometry of boxes, polygons and masks; coordinates are relative to the image, 0 to 1.
 
 Box       (centre x, centre y, width, height)
+Edges     (left, top, right, bottom)
 Points    [k, 2], the corners of a polygon, closed implicitly; inside is what the even-odd rule says
 Mask      [height, width], True inside; a pixel is inside if its centre is
 """
@@ -26,23 +27,8 @@ MOST_POINTS = 1 << 16
 MOST_CROSSINGS = 1 << 23
 """Crossings of outlines and pixel rows per image; 2**23 take about two seconds and 550 MB."""
 MOST_MASK_BYTES = 1 << 31
-
-_NO_AREA = 1e-12
-_NOISE = 1e-12
+_NO_AREA = _NOISE = 1e-12
 _MOST_PAIRS, _MOST_PAIRS_PER_POINT = 1 << 16, 128
-
-
-# Boxes
-
-
-def box_from_edges(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
-    """Pascal VOC's convention to centre and size."""
-    return (x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min
-
-
-def box_from_top_left(x_min: float, y_min: float, width: float, height: float) -> Box:
-    """COCO's convention to centre and size."""
-    return x_min + width / 2, y_min + height / 2, width, height
 
 
 def box_edges(box: Box) -> Edges:
@@ -55,10 +41,21 @@ def box_edges(box: Box) -> Edges:
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
+def box_from_edges(left: float, top: float, right: float, bottom: float) -> Box:
+    """The inverse of `box_edges`."""
+    return (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+
+
 def box_outline(box: Box) -> Points:
     """The corners of a box as a polygon."""
-    x_min, y_min, x_max, y_max = box_edges(box)
-    return np.array([[x_min, y_min], [x_max, y_min], [x_max, y_max], [x_min, y_max]])
+    left, top, right, bottom = box_edges(box)
+    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
+
+
+def polygon_edges(points: Points) -> Edges:
+    """The bounding box of a polygon."""
+    (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    return left, top, right, bottom
 
 
 def overshoot(edges: Edges) -> float:
@@ -72,13 +69,26 @@ def clip_box(box: Box) -> Box | None:
     >>> clip_box((1.0, 0.5, 0.5, 1.0)), clip_box((2.0, 0.5, 0.5, 1.0))
     ((0.875, 0.5, 0.25, 1.0), None)
     """
-    x_min, y_min, x_max, y_max = (min(max(edge, 0.0), 1.0) for edge in box_edges(box))
-    if min(x_max - x_min, y_max - y_min) <= ROUNDING:
-        return None
-    return box_from_edges(x_min, y_min, x_max, y_max)
+    left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in box_edges(box))
+    return box_from_edges(left, top, right, bottom) if min(right - left, bottom - top) > ROUNDING else None
 
 
-# Polygons
+def clip_polygon(points: Points) -> Points:
+    """The part of a polygon on the image (Sutherland-Hodgman); no corners if there is none.
+
+    >>> clip_polygon(np.array([[0.5, 0.5], [1.5, 0.5], [0.5, 1.0]])).tolist()
+    [[0.5, 0.5], [1.0, 0.5], [1.0, 0.75], [0.5, 1.0]]
+    """
+    for axis, border, inward in ((0, 0.0, 1.0), (0, 1.0, -1.0), (1, 0.0, 1.0), (1, 1.0, -1.0)):
+        depth = inward * (points[:, axis] - border)  # [k], negative beyond the border
+        next_depth, inside = _successors(depth), depth >= 0
+        crossing = inside != (next_depth >= 0)
+        share = np.divide(depth, depth - next_depth, out=np.zeros(len(points)), where=crossing)
+        meeting = points + share[:, None] * (_successors(points) - points)
+        meeting[:, axis] = border
+        corners = np.stack([points, meeting], axis=1)  # [k, 2, 2]: a corner, then where its edge meets the border
+        points = corners[np.stack([inside, crossing], axis=1)]
+    return without_repeats(points)
 
 
 def without_repeats(points: Points) -> Points:
@@ -90,53 +100,17 @@ def without_repeats(points: Points) -> Points:
     return points[np.any(points != _successors(points), axis=1)] if len(points) > 1 else points
 
 
-def polygon_edges(points: Points) -> Edges:
-    """The bounding box of a polygon: left, top, right, bottom."""
-    (x_min, y_min), (x_max, y_max) = points.min(axis=0), points.max(axis=0)
-    return float(x_min), float(y_min), float(x_max), float(y_max)
-
-
 def has_area(points: Points) -> bool:
     """Whether a polygon encloses anything.
 
-    The shoelace formula says zero for a symmetric figure eight, since its halves turn opposite ways; but it crosses
-    itself, so it has an area.
+    The shoelace formula gives zero for a symmetric figure eight, whose halves turn opposite ways; but it crosses
+    itself.
     """
-    return polygon_area(points) > _NO_AREA or (len(points) > 3 and crosses_itself(points) is not False)
-
-
-def polygon_area(points: Points) -> float:
-    """The shoelace formula; parts that turn opposite ways cancel."""
     if len(points) < 3:
-        return 0.0
+        return False
     x, y = (points - points[0]).T  # relative to a corner, so that small polygons keep their digits
-    return abs(float(np.dot(x, _successors(y)) - np.dot(y, _successors(x)))) / 2
-
-
-def clip_polygon(points: Points) -> Points:
-    """The part of a polygon on the image (Sutherland-Hodgman); no corners if there is none.
-
-    >>> clip_polygon(np.array([[0.5, 0.5], [1.5, 0.5], [0.5, 1.0]])).tolist()
-    [[0.5, 0.5], [1.0, 0.5], [1.0, 0.75], [0.5, 1.0]]
-    """
-    for axis in (0, 1):
-        for border, inward in ((0.0, 1.0), (1.0, -1.0)):
-            if len(points):
-                points = _clip_at(points, axis, border, inward)
-    return without_repeats(points)
-
-
-def _clip_at(points: Points, axis: int, border: float, inward: float) -> Points:
-    depth = inward * (points[:, axis] - border)  # [k], negative beyond the border
-    next_points, next_depth = _successors(points), _successors(depth)
-    inside = depth >= 0
-    crossing = inside != (next_depth >= 0)
-    share = np.zeros(len(points))
-    share[crossing] = depth[crossing] / (depth - next_depth)[crossing]
-    meeting = points + share[:, None] * (next_points - points)
-    meeting[:, axis] = border
-    corners = np.stack([points, meeting], axis=1)  # [k, 2, 2]: a corner, then where its edge meets the border
-    return np.asarray(corners[np.stack([inside, crossing], axis=1)])
+    area = abs(float(np.dot(x, _successors(y)) - np.dot(y, _successors(x)))) / 2
+    return area > _NO_AREA or (len(points) > 3 and crosses_itself(points) is not False)
 
 
 def crosses_itself(points: Points) -> bool | None:
@@ -147,12 +121,10 @@ def crosses_itself(points: Points) -> bool | None:
     >>> crosses_itself(np.array([[0, 0], [1, 1], [1, 0], [0, 1]], float))
     True
     """
-    if len(points) < 4:
-        return False
     edges = np.stack([points, _successors(points)], axis=1)  # [k, start and end, x and y]
     edges = edges[np.argsort(edges[:, :, 0].min(axis=1), kind="stable")]
-    x_min, x_max = edges[:, :, 0].min(axis=1), edges[:, :, 0].max(axis=1)
-    overlaps = np.searchsorted(x_min, x_max, side="right") - np.arange(len(edges)) - 1
+    starts, ends = edges[:, :, 0].min(axis=1), edges[:, :, 0].max(axis=1)
+    overlaps = np.searchsorted(starts, ends, side="right") - np.arange(len(edges)) - 1
     if overlaps.sum() > _MOST_PAIRS + _MOST_PAIRS_PER_POINT * len(points):
         return None
     first = np.repeat(np.arange(len(edges)), overlaps)
@@ -162,13 +134,11 @@ def crosses_itself(points: Points) -> bool | None:
 
 def _separated(lines: Points, edges: Points) -> Mask:
     """Whether the line through one edge has the ends of the other strictly on both sides."""
-    start, direction = lines[:, 0], lines[:, 1] - lines[:, 0]
-    side = [
-        direction[:, 0] * (end - start)[:, 1] - direction[:, 1] * (end - start)[:, 0] for end in edges.swapaxes(0, 1)
-    ]
+    direction = lines[:, 1] - lines[:, 0]
+    offset = edges - lines[:, :1]  # [pairs, start and end, x and y]
+    side = direction[:, :1] * offset[:, :, 1] - direction[:, 1:] * offset[:, :, 0]
     # A common corner gives rounding noise instead of zero.
-    both_clear = np.minimum(np.abs(side[0]), np.abs(side[1])) > _NOISE
-    return np.asarray((np.sign(side[0]) != np.sign(side[1])) & both_clear)
+    return np.asarray((side[:, 0] * side[:, 1] < 0) & (np.abs(side).min(axis=1) > _NOISE))
 
 
 def _successors(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,9 +151,6 @@ def _counting(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-# Masks
-
-
 def rasterize(points: Points, height: int, width: int) -> Mask:
     """The mask of a polygon by the even-odd rule.
 
@@ -193,7 +160,6 @@ def rasterize(points: Points, height: int, width: int) -> Mask:
     >>> rasterize(np.array([[0, 0], [1, 0], [0, 1]]), 3, 3).astype(int).tolist()
     [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
-    mask = np.zeros((height, width), np.bool_)
     corners = np.asarray(points, np.float64) * (width, height)
     next_corners = _successors(corners)
     # Every edge is computed from its upper end: both polygons it belongs to then round alike.
@@ -202,13 +168,14 @@ def rasterize(points: Points, height: int, width: int) -> Mask:
     first, end = (np.ceil(np.clip(ends[:, 1] - 0.5, 0, height)).astype(np.int64) for ends in (upper, lower))
     edge = np.repeat(np.arange(len(corners)), end - first)
     row = first[edge] + _counting(end - first)
-    x = upper[edge, 0] + (row + 0.5 - upper[edge, 1]) * (lower - upper)[edge, 0] / (lower - upper)[edge, 1]
+    slope = (lower - upper)[edge]
+    x = upper[edge, 0] + (row + 0.5 - upper[edge, 1]) * slope[:, 0] / slope[:, 1]
     column = np.ceil(np.clip(x - 0.5, 0, width)).astype(np.int64)  # the first pixel right of the edge
     pixels, times = np.unique((row * width + column)[column < width], return_counts=True)
+    mask = np.zeros((height, width), np.bool_)
     mask.reshape(-1)[pixels[times % 2 == 1]] = True
-    rows = np.flatnonzero(mask.any(axis=1))
-    if len(rows):  # every crossing toggles all pixels on its right
-        band = mask[rows[0] : rows[-1] + 1]
+    if len(row):  # every crossing toggles all pixels on its right
+        band = mask[row.min() : row.max() + 1]
         np.logical_xor.accumulate(band, axis=1, out=band)
     return mask
 
@@ -229,13 +196,14 @@ def rle_runs(counts: str | Sequence[int], height: int, width: int) -> NDArray[np
     ([1, 2, 3], [1, 2, 3])
     """
     pixels = height * width
+    unfit = ValueError(f"the runs do not fill {width} x {height} pixels")
     if pixels > MOST_MASK_BYTES or len(counts) > 8 * pixels + 8:
-        raise ValueError(f"the runs do not fill {width} x {height} pixels")
+        raise unfit
     runs = np.asarray(_decompress(counts) if isinstance(counts, str) else counts)
     if runs.ndim != 1 or runs.dtype.kind not in "iu" or (runs < 0).any():
         raise ValueError("runs are integers from 0")
     if runs.max(initial=0) > pixels or runs.sum() != pixels:
-        raise ValueError(f"the runs do not fill {width} x {height} pixels")
+        raise unfit
     return runs
 
 
@@ -245,8 +213,7 @@ def rle_mask(runs: NDArray[np.int64], height: int, width: int) -> Mask:
     >>> rle_mask(np.array([1, 2, 3]), 2, 3).astype(int).tolist()
     [[0, 1, 0], [1, 0, 0]]
     """
-    values = np.arange(len(runs)) % 2 == 1
-    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
+    return np.ascontiguousarray(np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T)
 
 
 def _decompress(text: str) -> list[int]:

@@ -17,18 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fewbit.data.dataset import Dataset
-from fewbit.data.inputs.batch import Batch, Row, join_rows, split_rows
-from fewbit.data.inputs.casts import DTYPE_REFUSED
-from fewbit.data.inputs.items import named_values, to_array
-from fewbit.data.inputs.match import (
-    INPUT_EXTRA,
-    INPUT_LAYOUT,
-    INPUT_NAME,
-    InputMatch,
-    Problem,
-    describe_value,
-    match_inputs,
-)
+from fewbit.data.images import IMAGE_OPTIONS, PREPROCESSING_VERSION, TEXT_SETTINGS
+from fewbit.data.inputs.batch import Batch, join_rows, split_rows
+from fewbit.data.inputs.items import named_values
+from fewbit.data.inputs.match import INPUT_EXTRA, INPUT_LAYOUT, INPUT_NAME, InputMatch, Problem, match_inputs
 from fewbit.data.inputs.modules import call_arguments, is_module, module_info
 from fewbit.data.inputs.names import TARGETS
 from fewbit.data.types import DataReport, Issue, IssueType, Location, SampleError, Severity
@@ -63,14 +55,17 @@ class InputAdapter:
     """Turns samples into the inputs of one model.
 
     Args:
-        info: the model.
-        options: `transform` (a function, or `FILE.py:FN`; a dataset that has a transform keeps its own), `rename`, and
-            the image and text options.
+        info: the model; text settings found next to it hold unless `options` says otherwise.
+        options: `transform` (a function, or `FILE.py:FN`; a dataset that has a transform keeps its own), and the image
+            and text options.
         report: takes what does not fit; `on_error` of it decides what happens then.
     """
 
     def __init__(self, info: ModelInfo, options: Mapping[str, Any] | None = None, *, report: DataReport | None = None):
-        self.info, self.options = info, dict(options or {})
+        self.info = info
+        self._explicit = {name: value for name, value in (options or {}).items() if value is not None}
+        found = {name: info.preprocessing[name] for name in TEXT_SETTINGS if name in info.preprocessing}
+        self.options: dict[str, Any] = found | self._explicit
         self.report = report if report is not None else DataReport(on_error=self.options.get("on_error"))
         self.dropped: list[Location] = []
         self._noted: set[tuple[str, str]] = set()
@@ -86,8 +81,8 @@ class InputAdapter:
             raise DataError("the dataset is empty", code="data-empty", where=dataset.report.source, hint="add samples")
         # On the side: what is found here will be found and counted again when all samples are read.
         few = np.array([dataset.position(index) for index in range(min(FIRST, len(dataset)))])
-        options = self.options | {"pack": "pad"}  # a few texts would not fill a packed sequence
-        probe = InputAdapter(self.info, options, report=DataReport(on_error=self.report.on_error))
+        probe = InputAdapter(self.info, self._explicit, report=DataReport(on_error=self.report.on_error))
+        probe.options["pack"] = "pad"  # a few texts would not fill a packed sequence
         report = DataReport(on_error=dataset.report.on_error)
         try:
             checked = probe.prepare(Dataset.of(dataset.source, report, order=few, transform=dataset.transform))
@@ -96,7 +91,7 @@ class InputAdapter:
                 raise
             return
         for index, sample in _samples(checked):
-            probe._rows(sample, checked.location(index), _is_batched(checked), checked.transform is not None)
+            probe.rows(sample, checked, index)
         self._kind = probe._kind
 
     def batches(self, dataset: Dataset, batch_size: int = 1) -> Iterator[Batch]:
@@ -113,74 +108,60 @@ class InputAdapter:
         """
         size = self._batch_size(batch_size)
         dataset = self.prepare(dataset)
-        batched, transformed = _is_batched(dataset), dataset.transform is not None
-        waiting: list[Row] = []
+        waiting: list[Batch] = []
         for index, sample in _samples(dataset):
-            for row in self._rows(sample, dataset.location(index), batched, transformed):
-                if row.alone:
-                    if waiting:
-                        yield join_rows(waiting, self.info)
-                        waiting = []
-                    yield Batch(row.inputs, (row.location,), (row.label,))
-                    continue
+            rows, alone = self.rows(sample, dataset, index)
+            if alone and waiting:
+                yield join_rows(waiting, self.info)
+                waiting = []
+            for row in rows:
                 waiting.append(row)
-                if len(waiting) == size:
-                    yield join_rows(waiting, self.info)
+                if alone or len(waiting) == size:
+                    yield row if alone else join_rows(waiting, self.info)
                     waiting = []
         if waiting and self.fixed_batch not in (None, len(waiting)):
             text = f"the last {plural(len(waiting), 'sample')} do not fill a batch of {self.fixed_batch}"
-            self._note(Problem(BATCH_INCOMPLETE, text, "batch"), waiting[0].location)
-            self.dropped += [row.location for row in waiting]
+            self._report(Problem(BATCH_INCOMPLETE, text, "batch"), waiting[0].locations[0])
+            self.dropped += [row.locations[0] for row in waiting]
         elif waiting:
             yield join_rows(waiting, self.info)
-
-    def __call__(self, samples: Sequence[Any], locations: Sequence[Location]) -> dict[str, Any]:
-        """One batch of samples that are at hand."""
-        rows = [
-            row
-            for sample, location in zip(samples, locations)
-            for row in self._rows(sample, location, batched=False, transformed=False)
-        ]
-        return rows[0].inputs if rows[0].alone else join_rows(rows, self.info).inputs
-
-    def fits(self, dataset: Dataset, index: int) -> bool:
-        """Whether one sample of a prepared dataset can be given to the model; reports why not."""
-        transformed = dataset.transform is not None
-        return bool(self._rows(dataset[index], dataset.location(index), _is_batched(dataset), transformed))
 
     @property
     def fixed_batch(self) -> int | None:
         """The only batch size the model takes; `None` if any will do."""
-        sizes = {
-            tensor.shape[tensor.batch_axis]
-            for tensor in self.info.inputs
-            if tensor.shape and tensor.batch_axis is not None
-        }
+        sizes = {t.shape[t.batch_axis] for t in self.info.inputs if t.shape and t.batch_axis is not None}
         fixed = [size for size in sizes if isinstance(size, int)]
         return fixed[0] if len(fixed) == len(sizes) == 1 else None
 
     def describe(self) -> str:
-        """One line for the start screen: what happens to samples."""
+        """One line for the start screen: what happens to samples, and where that was found."""
         if self._kind == "images":
             return self.preprocessing.describe()
         if self._kind == "text":
             facts = self.report.facts.get("text") or {}
-            return f"text, at most {facts.get('max_length', self.options.get('max_length', 512))} tokens"
+            length = facts.get("max_length", self.options.get("max_length", 512))
+            return f"text, at most {plural(length, 'token')} ({self._text_source()})"
         if (transform := self.options.get("transform")) is not None:
             name = transform if isinstance(transform, str) else getattr(transform, "__name__", "function")
             return f"transform {name}"
         return f"arrays by name: {', '.join(tensor.name for tensor in self.info.inputs if tensor.required)}"
 
+    def _text_source(self) -> str:
+        if any(name in self._explicit for name in TEXT_SETTINGS):
+            return "options"
+        found = any(name in self.options for name in TEXT_SETTINGS)
+        return self.info.preprocessing_source or "model" if found else "defaults"
+
     def record(self) -> dict[str, Any]:
         """The preprocessing as plain data: for the record, and as `preprocessing.json` next to a written model."""
-        record: dict[str, Any] = {"inputs": [str(tensor) for tensor in self.info.inputs]}
+        record: dict[str, Any] = {
+            "version": PREPROCESSING_VERSION,
+            "inputs": [str(tensor) for tensor in self.info.inputs],
+        }
         if self._kind == "images":
-            record = self.preprocessing.to_dict()
-        elif self._kind == "text":
-            record = {name: self.options[name] for name in ("max_length", "pack") if self.options.get(name) is not None}
-        if self.info.labels:
-            record["labels"] = list(self.info.labels)
-        return record
+            record |= self.preprocessing.to_dict()
+        record |= {name: self.options[name] for name in TEXT_SETTINGS if self.options.get(name) is not None}
+        return record | ({"labels": list(self.info.labels)} if self.info.labels else {})
 
     @cached_property
     def preprocessing(self) -> ImagePreprocessing:
@@ -193,15 +174,16 @@ class InputAdapter:
         """The dataset with the user's transform, or with texts as token ids; decided by its first sample."""
         if self.options.get("transform") is not None:
             self._kind = "transform"
-            return dataset if dataset.transform is not None else dataset.map(self._transform())
-        if self._kind is None:
-            self._kind = "arrays"
-            for index in range(min(FIRST, len(dataset))):
-                try:
-                    self._kind = self._choose(dataset[index], dataset)
-                except SampleError:
-                    continue  # damaged: reported when it is read
+            return dataset if dataset.transform is not None else dataset.map(load_transform(self.options["transform"]))
+        for index in range(min(FIRST, len(dataset))):
+            if self._kind is not None:
                 break
+            try:
+                self._kind = self._choose(dataset[index], dataset)
+            except SampleError:
+                continue  # damaged: reported when it is read
+        self._kind = self._kind or "arrays"
+        self._refuse_unused()
         if self._kind != "text":
             return dataset
         from fewbit.data.text.model_inputs import text_inputs
@@ -210,164 +192,133 @@ class InputAdapter:
         self.report.facts.setdefault("text", dataset.report.facts.get("text"))
         return tokens
 
-    def _transform(self) -> Callable[[Any], Any]:
-        transform = self.options["transform"]
-        if isinstance(transform, str):
-            from fewbit.data.user_code import load_function
-
-            transform = load_function(transform, param="transform")
-        if not callable(transform):
+    def _refuse_unused(self) -> None:
+        """Options for images or text have no effect on other samples."""
+        names = (
+            []
+            if self._kind == "images"
+            else [name for name in IMAGE_OPTIONS if self._explicit.get(name, "auto") != "auto"]
+        )
+        names += [name for name in ("max_length", "pack") if name in self._explicit and self._kind != "text"]
+        if names:
+            noun = "images" if names[0] in IMAGE_OPTIONS else "text for a tokenizer"
+            subject = " and ".join(f"{{{name}}}" for name in names)
             raise UsageError(
-                f"a transform of type {type(transform).__name__}", code="transform", param="transform",
-                expected="a function", hint="{transform=FILE.py:FN}",
+                f"{subject} {'has' if len(names) == 1 else 'have'} no effect: the samples hold no {noun}",
+                code="option-unused", param=names[0], hint=f"remove {subject}",
             )  # fmt: skip
-        function: Callable[[Any], Any] = transform
-        return function
 
     def _choose(self, sample: Any, dataset: Dataset) -> str:
-        if not isinstance(sample, Mapping) or _is_batched(dataset):
+        if not isinstance(sample, Mapping) or dataset.facts.get("batched"):
             return "arrays"
         names = {tensor.name for tensor in self.info.inputs}
         if _is_image(sample.get("image")) and ("image" not in names or self._image_tensor() is not None):
             if self.preprocessing.source == "defaults":
                 text = f"nothing says how the model wants images: {self.preprocessing.describe()}"
-                self._note(Problem(IMAGE_RAW, text, "image"), dataset.location(0))
+                self._report(Problem(IMAGE_RAW, text, "image"), dataset.location(0))
             return "images"
-        columns = (*_TEXT, self.options.get("text_column"))
-        has_text = any(isinstance(sample.get(name), str | list) and name not in names for name in columns if name)
+        columns = {*_TEXT, self.options.get("text_column")} - names
+        has_text = any(isinstance(sample.get(name), str | list) for name in columns if name)
         takes_tokens = "input_ids" in names or self.info.tokenizer is not None
         return "text" if has_text and takes_tokens and not names & set(sample) else "arrays"
 
     def _image_tensor(self) -> TensorInfo | None:
         """The input that takes images: four axes with channels; of a module its main or first input."""
         for tensor in self.info.inputs:
-            if (
-                tensor.shape is not None
-                and len(tensor.shape) == 4
-                and {tensor.shape[1], tensor.shape[3]} & {1, 3, None}
-            ):
+            shape = tensor.shape or ()
+            if len(shape) == 4 and {shape[1], shape[3]} & {1, 3, None}:
                 return tensor
-        named = [tensor for tensor in self.info.inputs if tensor.name == self.info.facts.get("main_input")]
-        free = [tensor for tensor in self.info.inputs if tensor.required and tensor.shape is None]
-        return next(iter(named + free), None)
+        main = self.info.facts.get("main_input")
+        unknown = [tensor for tensor in self.info.inputs if tensor.required and tensor.shape is None]
+        return next((tensor for tensor in self.info.inputs if tensor.name == main), next(iter(unknown), None))
 
     def _batch_size(self, batch_size: int) -> int:
         fixed = self.fixed_batch
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        if type(batch_size) is not int or batch_size < 1 or (fixed and batch_size not in (1, fixed)):
+            expected = f"{fixed}, to which the model is fixed" if fixed else "an integer from 1 up"
             raise UsageError(
-                f"batches of {batch_size!r} samples", code="batch-size", param="batch_size",
-                expected="an integer from 1 up", hint="{batch_size=1}",
-            )  # fmt: skip
-        if fixed is not None and batch_size not in (1, fixed):
-            raise UsageError(
-                f"the model takes batches of {fixed}, not of {batch_size}", code="batch-size", param="batch_size",
-                expected=", ".join(map(str, self.info.inputs)),
-                hint=f"{{batch_size={fixed}}}, or export the model with a free batch axis",
+                f"batches of {batch_size!r} samples", code="batch-size", param="batch_size", expected=expected,
+                hint=f"{{batch_size={fixed or 1}}}",
             )  # fmt: skip
         return fixed or batch_size
 
-    def _rows(self, sample: Any, location: Location, batched: bool, transformed: bool) -> list[Row]:
-        """The samples that one sample holds, each with a batch axis of size 1; none if it is dropped."""
-        values: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
-        label, match = None, InputMatch((), ())
+    def rows(self, sample: Any, dataset: Dataset, index: int) -> tuple[list[Batch], bool]:
+        """The batches of one that a sample holds, none if it is dropped; and whether it is a complete batch itself.
+
+        Args:
+            sample: of a prepared dataset.
+            dataset: it comes from.
+            index: its number there.
+        """
+        location, batched = dataset.location(index), bool(dataset.facts.get("batched"))
+        transformed = dataset.transform is not None
+        match, label = InputMatch(), None
         try:
-            values, label, problems, match = self._match(sample, batched, transformed)
+            values, label = self._values(sample, complete=batched or transformed)
+            match = match_inputs(values, self.info, batched=batched, unknown_has_batch=transformed, targets=TARGETS)
+            # Paths, ids and the like come with many samples; only an array that is left out is worth a word.
+            silent = {name for name, value in values.items() if not hasattr(value, "shape") or self._kind == "images"}
+            problems = [p for p in match.problems if p.type is not INPUT_EXTRA or p.input not in silent]
+            problems += self._id_problems(match.inputs)
         except SampleError as error:
             problems = [Problem(error.issue.type, error.issue.message, "")]
-        if all(problem.type in (INPUT_NAME, INPUT_LAYOUT) for problem in _errors(problems)):  # can be repaired
-            arrays, array_problems = self._arrays(values, match)
-            problems = problems + array_problems
-        actions = [self._note(problem, location) for problem in problems]
+        actions = [self._report(problem, location) for problem in problems]
         if "raise" in actions:
             raise self._mismatch([p for p, action in zip(problems, actions) if action == "raise"], location)
-        repaired = all(action == "repair" for problem, action in zip(problems, actions) if _errors([problem]))
-        if "drop" in actions or not repaired:
-            self.dropped.append(location)
-            return []
-        if label is not None and not isinstance(sample, Mapping):
-            self._note(Problem(LABELS_LEFT_OUT, "the second of each pair is taken as labels", "labels"), location)
-        unknown = transformed and any(tensor.shape is None for tensor in self.info.inputs)
-        nested = not all(isinstance(array, np.ndarray) for array in arrays.values())
-        if batched or match.complete or unknown or nested:
-            return [Row(arrays, location, label, alone=True)]
-        axes = {step.name: step.batch_axis for step in match.steps}
-        return split_rows(Row(arrays, location, label), match.rows, axes)
-
-    def _match(
-        self, sample: Any, batched: bool, transformed: bool
-    ) -> tuple[dict[str, Any], Any, list[Problem], InputMatch]:
-        """Values by name, the label, every problem, and the steps to take."""
-        sample, label = self._preprocessed(sample)
-        values, pair_label = named_values(sample, self.info, batched=batched or transformed)
-        label = pair_label if label is None else label
-        match = match_inputs(
-            {name: describe_value(_tensor_in(value)) for name, value in values.items()},
-            self.info,
-            batched=batched,
-            unknown_has_batch=transformed,
-            rename=self.options.get("rename"),
-            targets=TARGETS,
+        repairable = all(
+            problem.type in (INPUT_NAME, INPUT_LAYOUT) and action == "repair"
+            for problem, action in zip(problems, actions)
+            if problem.is_error
         )
-        # Paths, ids and the like come with many samples; only an array that is left out is worth a word.
-        silent = {name for name, value in values.items() if not hasattr(value, "shape")}
-        problems = [
-            p for p in match.problems if not (p.type is INPUT_EXTRA and (p.input in silent or self._kind == "images"))
-        ]
-        return values, label, problems, match
+        if "drop" in actions or not repairable:
+            self.dropped.append(location)
+            return [], False
+        if label is not None and not isinstance(sample, Mapping):
+            self._report(Problem(LABELS_LEFT_OUT, "the second of each pair is taken as labels", "labels"), location)
+        unknown = transformed and any(tensor.shape is None for tensor in self.info.inputs)
+        if batched or match.complete or unknown:
+            return [Batch(match.inputs, (location,), (label,))], True
+        return split_rows(match, location, label), False
 
-    def _preprocessed(self, sample: Any) -> tuple[Any, Any]:
-        """The sample with its image as the model takes it, and its label."""
-        if not isinstance(sample, Mapping):
-            return sample, None
-        names = {tensor.name for tensor in self.info.inputs}
-        label = sample.get("label") if "label" not in names else None
-        if label is None:
+    def _values(self, sample: Any, *, complete: bool) -> tuple[dict[str, Any], Any]:
+        """Values by input name, images as the model takes them, and the label."""
+        label = None
+        if isinstance(sample, Mapping):
+            names = {tensor.name for tensor in self.info.inputs}
             targets = {name: sample[name] for name in sample if name in TARGETS and name not in names}
-            label = targets if targets.keys() - {"label"} and "image" in sample else None
-        if self._kind != "images" or not _is_image(sample.get("image")):
-            return sample, label
-        tensor = self._image_tensor()
-        pixels = self.preprocessing(sample["image"])
-        if tensor is None:
-            return {**sample, "image": pixels}, label
-        others = {name: value for name, value in sample.items() if name != "image" and name in names}
-        return others | {tensor.name: _as_dtype(pixels, tensor.dtype)}, label
+            label = targets.get("label")
+            if label is None and targets.keys() - {"label"} and "image" in sample:
+                label = targets
+            if self._kind == "images" and _is_image(sample.get("image")):
+                tensor, pixels = self._image_tensor(), self.preprocessing(sample["image"])
+                if tensor is None:
+                    sample = {**sample, "image": pixels}
+                else:
+                    others = {name: value for name, value in sample.items() if name != "image" and name in names}
+                    sample = others | {tensor.name: _as_dtype(pixels, tensor.dtype)}
+        values, pair_label = named_values(sample, self.info, batched=complete)
+        return values, pair_label if label is None else label
 
-    def _arrays(self, values: Mapping[str, Any], match: InputMatch) -> tuple[dict[str, Any], list[Problem]]:
-        """The inputs, and what only their values show: casts that lose something, token ids beyond the vocabulary."""
-        arrays: dict[str, Any] = {}
-        problems = []
-        for step in match.steps:
-            value = values[step.array]
-            if not _is_plain(value) and self.info.backend in ("torch", "torch_export"):
-                arrays[step.name] = value  # a nested input of a module passes as it is
-                continue
-            try:
-                arrays[step.name] = array = step.apply(to_array(value))
-            except (ValueError, UnicodeError) as error:
-                problems.append(Problem(DTYPE_REFUSED, f"input {step.name!r}: {error}", step.name))
-                continue
-            problems += self._id_problems(step.name, array)
-        return arrays, problems
-
-    def _id_problems(self, name: str, array: np.ndarray) -> Iterator[Problem]:
+    def _id_problems(self, inputs: Mapping[str, Any]) -> Iterator[Problem]:
+        """Token ids beyond the vocabulary."""
         size = self.info.vocabulary
-        if size is None or name not in _TOKEN_IDS or array.dtype.kind not in "iu" or not array.size:
-            return
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= size:
-            yield Problem(ID_RANGE, f"input {name!r}: id {low if low < 0 else high} of {plural(size, 'token')}", name)
+        for name in _TOKEN_IDS if size is not None else ():
+            array = inputs.get(name)
+            if isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.size and size is not None:
+                low, high = int(array.min()), int(array.max())
+                if low < 0 or high >= size:
+                    text = f"input {name!r}: id {low if low < 0 else high} of {plural(size, 'token')}"
+                    yield Problem(ID_RANGE, text, name)
 
-    def _note(self, problem: Problem, location: Location) -> str:
+    def _report(self, problem: Problem, location: Location) -> str:
         """Report an error each time, anything else once per input; return what to do about it."""
         key = problem.type.code, problem.input
-        if problem.type.severity is not Severity.ERROR and key in self._noted:
+        if not problem.is_error and key in self._noted:
             return self.report.action(problem.type)
         self._noted.add(key)
         return self.report.add(problem.type, problem.message, replace(location, field=problem.input or None))
 
-    def _mismatch(self, problems: list[Problem], location: Location) -> DataError:
+    def _mismatch(self, problems: Sequence[Problem], location: Location) -> DataError:
         first = problems[0]
         if len(problems) == 1:
             return SampleError(Issue(first.type, first.message, location))
@@ -379,35 +330,39 @@ class InputAdapter:
 
 
 def model_inputs(dataset: Dataset, model: Any, *, batch_size: int = 1) -> Iterator[Any]:
-    """Batches of a dataset as inputs of a model.
+    """Batches of a dataset as inputs of a model: `(args, kwargs)` of tensors for PyTorch, else a dict of arrays.
 
     Args:
         dataset: the samples.
         model: a `ModelInfo`, or an object with `forward`.
         batch_size: samples per batch.
-
-    Returns:
-        `(args, kwargs)` of tensors for PyTorch, a dict of arrays for other runtimes.
     """
-    if isinstance(model, ModelInfo):
-        info = model
-    elif is_module(model):
-        info = module_info(model)
-    else:
+    if not isinstance(model, ModelInfo) and not is_module(model):
         raise UsageError(
             f"the inputs of {model!r} are not known here" if isinstance(model, str) else f"a {type(model).__name__}",
             code="model-inputs", param="model", expected="a ModelInfo or a torch.nn.Module",
             hint="fewbit.backends.find_backend(path).inspect(path) gives the ModelInfo of a file",
         )  # fmt: skip
-    adapter = InputAdapter(info, report=dataset.report)
-    batches = adapter.batches(dataset, batch_size)
+    info = model if isinstance(model, ModelInfo) else module_info(model)
+    batches = InputAdapter(info, dataset.options, report=dataset.report).batches(dataset, batch_size)
     if info.backend in ("torch", "torch_export"):
         return (call_arguments(batch.inputs, info) for batch in batches)
     return (batch.inputs for batch in batches)
 
 
-def _errors(problems: Sequence[Problem]) -> list[Problem]:
-    return [problem for problem in problems if problem.type.severity is Severity.ERROR]
+def load_transform(transform: Any) -> Callable[[Any], Any]:
+    """A user's transform: a function, or `FILE.py:FN`."""
+    if isinstance(transform, str):
+        from fewbit.data.user_code import load_function
+
+        transform = load_function(transform, param="transform")
+    if not callable(transform):
+        raise UsageError(
+            f"a transform of type {type(transform).__name__}", code="transform", param="transform",
+            expected="a function", hint="{transform=FILE.py:FN}",
+        )  # fmt: skip
+    function: Callable[[Any], Any] = transform
+    return function
 
 
 def _samples(dataset: Dataset) -> Iterator[tuple[int, Any]]:
@@ -422,10 +377,6 @@ def _samples(dataset: Dataset) -> Iterator[tuple[int, Any]]:
         yield index, sample
 
 
-def _is_batched(dataset: Dataset) -> bool:
-    return bool(dataset.facts.get("batched"))
-
-
 def _is_image(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3
 
@@ -434,22 +385,5 @@ def _as_dtype(pixels: np.ndarray, dtype: str | None) -> np.ndarray:
     """Preprocessed pixels in the input's dtype; an integer input takes them rounded."""
     if dtype in ("uint8", "int8", "int32"):
         limits = np.iinfo(dtype)
-        rounded: np.ndarray = np.clip(np.rint(pixels), limits.min, limits.max).astype(dtype)
-        return rounded
+        return np.asarray(np.clip(np.rint(pixels), limits.min, limits.max), dtype)
     return pixels.astype(dtype) if dtype in ("float16", "float64") else pixels
-
-
-def _tensor_in(value: Any) -> Any:
-    """A nested input (a dict or list of tensors) is described by its first tensor."""
-    while isinstance(value, Mapping | list | tuple) and len(value) and not _is_plain(value):
-        value = next(iter(value.values() if isinstance(value, Mapping) else value))
-    return value
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is one array, number, text, or a list of numbers."""
-    if isinstance(value, Mapping):
-        return False
-    return not (
-        isinstance(value, list | tuple) and any(hasattr(item, "shape") or isinstance(item, Mapping) for item in value)
-    )

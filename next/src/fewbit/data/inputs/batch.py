@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fewbit.data.inputs.match import InputMatch
 from fewbit.data.types import Location
 from fewbit.errors import DataError
 from fewbit.model_info import ModelInfo
@@ -34,72 +35,53 @@ class Batch:
         return max(sizes, key=sizes.count) if sizes else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sample as model inputs, with a batch axis; `alone` if it is a complete batch already."""
-
-    inputs: dict[str, Any]
-    location: Location
-    label: Any = None
-    alone: bool = False
-
-
-def split_rows(sample: Row, count: int, axes: Mapping[str, int | None]) -> list[Row]:
-    """The rows of a sample that holds several.
-
-    Args:
-        sample: with a batch axis of size `count`.
-        count: how many rows it holds.
-        axes: the batch axis of each input; `None` if it has none.
-    """
+def split_rows(match: InputMatch, location: Location, label: Any) -> list[Batch]:
+    """The rows of a sample, each a batch of one."""
+    count = match.rows
     if count == 1:
-        return [sample]
-    label = sample.label
+        return [Batch(match.inputs, (location,), (label,))]
     labelled = isinstance(label, Sequence | np.ndarray) and not isinstance(label, str) and len(label) == count
     return [
-        Row(
-            {name: _take(array, axes[name], index) for name, array in sample.inputs.items()},
-            sample.location,
-            label[index] if labelled else label,
+        Batch(
+            {name: _take(array, match.axes[name], index) for name, array in match.inputs.items()},
+            (location,),
+            (label[index] if labelled else label,),
         )
         for index in range(count)
     ]
 
 
-def join_rows(rows: Sequence[Row], info: ModelInfo) -> Batch:
+def join_rows(rows: Sequence[Batch], info: ModelInfo) -> Batch:
     """One batch of rows that have the same inputs and shapes.
 
     Raises:
         DataError: they differ.
     """
-    axes = {tensor.name: tensor.batch_axis if tensor.shape is not None else 0 for tensor in info.inputs}
-    for row in rows:
-        if row.inputs.keys() != rows[0].inputs.keys():
-            raise _ragged(f"inputs {', '.join(rows[0].inputs)} and {', '.join(row.inputs)}", row.location)
+    axes = {tensor.name: tensor.batch_axis for tensor in info.inputs if tensor.shape is not None}
+    names = rows[0].inputs
     inputs: dict[str, Any] = {}
-    for name in rows[0].inputs:
-        arrays, axis = [row.inputs[name] for row in rows], axes.get(name, 0)
-        if axis is None:  # an input without a batch axis: one value for all samples of the batch
-            if any(not np.array_equal(array, arrays[0]) for array in arrays):
-                raise _ragged(f"values of {name!r}, which has no batch axis", rows[0].location)
-            inputs[name] = arrays[0]
-            continue
-        odd = next((row for row, array in zip(rows, arrays) if np.shape(array) != np.shape(arrays[0])), None)
-        if odd is not None:
-            shapes = f"{list(np.shape(arrays[0]))} and {list(np.shape(odd.inputs[name]))}"
-            raise _ragged(f"shapes of {name!r}: {shapes}", odd.location)
-        inputs[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
-    return Batch(inputs, tuple(row.location for row in rows), tuple(row.label for row in rows))
+    for row in rows:
+        if row.inputs.keys() != names.keys():
+            raise _ragged(f"inputs {', '.join(names)} and {', '.join(row.inputs)}", row)
+        for name in names:
+            shapes = [list(np.shape(batch.inputs[name])) for batch in (rows[0], row)]
+            if shapes[0] != shapes[1]:
+                raise _ragged(f"shapes of {name!r}: {shapes[0]} and {shapes[1]}", row)
+            if axes.get(name, 0) is None and not np.array_equal(row.inputs[name], names[name]):
+                raise _ragged(f"values of {name!r}, which has no batch axis", row)
+    for name in names:
+        axis = axes.get(name, 0)
+        single = len(rows) == 1 or axis is None  # without a batch axis: one value for all samples of the batch
+        inputs[name] = names[name] if single else np.concatenate([row.inputs[name] for row in rows], axis)
+    return Batch(inputs, tuple(row.locations[0] for row in rows), tuple(row.labels[0] for row in rows))
 
 
 def _take(array: Any, axis: int | None, index: int) -> Any:
-    if axis is None or not isinstance(array, np.ndarray):
-        return array
-    return np.take(array, [index], axis=axis)
+    return array if axis is None or not isinstance(array, np.ndarray) else np.take(array, [index], axis=axis)
 
 
-def _ragged(difference: str, location: Location) -> DataError:
+def _ragged(difference: str, row: Batch) -> DataError:
     return DataError(
-        f"samples of one batch differ: {difference}", code="batch-ragged", where=str(location),
+        f"samples of one batch differ: {difference}", code="batch-ragged", where=str(row.locations[0]),
         expected="one shape per batch", hint="{batch_size=1}, or resize or pad: {image_size}, {max_length}",
     )  # fmt: skip

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,9 +13,9 @@ from fewbit.data.types import IssueType, Severity
 _SAVE = "save the array in the dtype of the input"
 DTYPE_NARROWED = IssueType("dtype-narrowed", Severity.NOTE, "floats narrowed to the model's dtype", _SAVE, "repair")
 DTYPE_CHECKED = IssueType(
-    "dtype-checked", Severity.WARNING, "integers in a wider type than the input, each value checked", _SAVE, "repair",
+    "dtype-checked", Severity.WARNING, "integers in another type than the input, each value checked", _SAVE, "repair",
+    aliases=("dtype-integers",),
 )  # fmt: skip
-DTYPE_INTEGERS = IssueType("dtype-integers", Severity.WARNING, "integers for a float input", _SAVE, "repair")
 DTYPE_UNSCALED = IssueType(
     "dtype-unscaled", Severity.WARNING, "uint8 pixels for a float input, probably not scaled",
     "save (array / 255 - mean) / std, or give {mean} and {std} with images", "repair",
@@ -28,14 +27,13 @@ BFLOAT16_BITS = IssueType(
     "bfloat16-bits", Severity.WARNING, "uint16 values read as the bits of bfloat16",
     "save bfloat16 tensors as float32: tensor.float().numpy()", "repair",
 )  # fmt: skip
-ISSUES = (DTYPE_NARROWED, DTYPE_CHECKED, DTYPE_INTEGERS, DTYPE_UNSCALED, DTYPE_REFUSED, BFLOAT16_BITS)
+ISSUES = (DTYPE_NARROWED, DTYPE_CHECKED, DTYPE_UNSCALED, DTYPE_REFUSED, BFLOAT16_BITS)
 
 _FLOAT = re.compile(r"b?float([0-9]+)")
-_INTEGER = re.compile(r"u?int(8|16|32|64)")
+_SAFE = {("bool", "integer"), ("bool", "float"), ("bytes", "str")}
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(NamedTuple):
     """What happens to the dtype of one array; `issue` is `None` if it is not worth reporting."""
 
     dtype: str
@@ -57,27 +55,19 @@ def plan_cast(dtype: str, target: str | None, *, image: bool = False) -> Cast | 
     if target is None or dtype == target:
         return None
     kinds = (_kind(dtype), _kind(target))
-    if kinds == ("float", "float"):
-        if _bits(dtype) < _bits(target):
-            return Cast(target)
-        return Cast(target, DTYPE_NARROWED, f"{dtype} is narrowed to {target}")
-    if kinds == ("integer", "integer"):
-        if np.can_cast(dtype, target, "safe"):
-            return Cast(target)
-        return Cast(target, DTYPE_CHECKED, f"{dtype} becomes {target}; each value is checked")
-    if kinds in (("bool", "integer"), ("bool", "float"), ("bytes", "str")):
+    if kinds in _SAFE or (kinds == ("integer", "integer") and np.can_cast(dtype, target, "safe")):
         return Cast(target)
-    if kinds == ("integer", "bool"):
-        return Cast(target, DTYPE_CHECKED, f"{dtype} becomes bool; each value is checked to be 0 or 1")
-    if kinds == ("integer", "float"):
-        if dtype == "uint16" and target == "bfloat16":
-            return Cast(target, BFLOAT16_BITS, "uint16 is read as the bits of bfloat16")
-        if dtype == "uint8" and image:
-            return Cast(target, DTYPE_UNSCALED, f"uint8 pixels for a {target} input: divide by 255?")
-        return Cast(target, DTYPE_INTEGERS, f"{dtype} values for a {target} input")
-    if dtype == "object":
-        return Cast(target, DTYPE_REFUSED, f"a ragged list or an object cannot become {target}")
-    return Cast(target, DTYPE_REFUSED, f"{dtype} cannot become {target} without losing values")
+    if kinds == ("float", "float"):
+        narrowed = Cast(target, DTYPE_NARROWED, f"{dtype} is narrowed to {target}")
+        return Cast(target) if _float_bits(dtype) < _float_bits(target) else narrowed
+    if (dtype, target) == ("uint16", "bfloat16"):
+        return Cast(target, BFLOAT16_BITS, "uint16 is read as the bits of bfloat16")
+    if kinds == ("integer", "float") and dtype == "uint8" and image:
+        return Cast(target, DTYPE_UNSCALED, f"uint8 pixels for a {target} input: divide by 255?")
+    if kinds in (("integer", "integer"), ("integer", "bool"), ("integer", "float")):
+        return Cast(target, DTYPE_CHECKED, f"{dtype} becomes {target}; each value is checked")
+    what = "a ragged list or an object" if dtype == "object" else dtype
+    return Cast(target, DTYPE_REFUSED, f"{what} cannot become {target} without losing values")
 
 
 def apply_cast(array: np.ndarray, cast: Cast) -> np.ndarray:
@@ -88,27 +78,23 @@ def apply_cast(array: np.ndarray, cast: Cast) -> np.ndarray:
     Raises:
         ValueError: a value does not survive; the message names the first one.
     """
-    if cast.issue is BFLOAT16_BITS:
-        return _as_bfloat16((array.astype(np.uint32) << 16).view(np.float32))
     if cast.dtype == "str":
         return np.char.decode(array, "utf-8").astype(object)
-    narrow_first = cast.dtype == "bfloat16"
+    if cast.issue is BFLOAT16_BITS:
+        return _as_bfloat16((array.astype(np.uint32) << 16).view(np.float32))
     with np.errstate(over="ignore", invalid="ignore"):
-        result: np.ndarray = array.astype("float32" if narrow_first else cast.dtype)
-        if cast.issue is DTYPE_CHECKED:
+        result = _as_bfloat16(array) if cast.dtype == "bfloat16" else array.astype(cast.dtype)
+        if cast.issue is None:
+            return result
+        if is_float(cast.dtype):
+            lost = np.isfinite(array) & ~np.isfinite(result.astype(np.float64))
+        else:
             # Casting back shows what was cut off; -1 comes back from an unsigned type, so the sign is compared too.
             lost = (result.astype(array.dtype) != array) | ((result < 0) != (array < 0))
-        elif cast.issue is not None:
-            finite = np.isfinite(array)
-            result = _as_bfloat16(result) if narrow_first else result
-            lost = finite & ~np.isfinite(result.astype(np.float32) if narrow_first else result)
-        else:
-            return _as_bfloat16(result) if narrow_first else result
     if lost.any():
         position = tuple(int(axis) for axis in np.argwhere(lost)[0])
-        raise ValueError(
-            f"{array.dtype} cannot become {cast.dtype}: {array[position]} at {list(position)} does not fit"
-        )
+        value = f"{array[position]} at {list(position)}"
+        raise ValueError(f"{array.dtype} cannot become {cast.dtype}: {value} does not fit")
     return result
 
 
@@ -117,21 +103,22 @@ def is_float(dtype: str | None) -> bool:
     return dtype is not None and _FLOAT.match(dtype) is not None
 
 
-def _as_bfloat16(array: Any) -> np.ndarray:
+def _as_bfloat16(array: np.ndarray) -> np.ndarray:
+    array = np.asarray(array, np.float32)
     try:
         import ml_dtypes
     except ImportError:
-        return np.asarray(array, np.float32)
-    return np.asarray(array, np.float32).astype(ml_dtypes.bfloat16)
+        return array
+    return array.astype(ml_dtypes.bfloat16)
 
 
 def _kind(dtype: str) -> str:
     """What casts distinguish; int4 and the like are separate kinds, since numpy cannot hold them."""
-    if _INTEGER.fullmatch(dtype):
+    if re.fullmatch(r"u?int(8|16|32|64)", dtype):
         return "integer"
     return "float" if is_float(dtype) else dtype
 
 
-def _bits(dtype: str) -> int:
+def _float_bits(dtype: str) -> int:
     match = _FLOAT.match(dtype)
     return int(match[1]) if match else 0

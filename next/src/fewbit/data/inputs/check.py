@@ -9,7 +9,7 @@ from typing import Any
 from fewbit.data.dataset import Dataset
 from fewbit.data.inputs.adapter import InputAdapter
 from fewbit.data.types import DataReport, IssueType, Location, SampleError, Severity
-from fewbit.errors import FewbitError, plural
+from fewbit.errors import FewbitError, UsageError
 from fewbit.model_info import ModelInfo
 
 NO_SAMPLE_FITS = IssueType(
@@ -31,11 +31,15 @@ def check_inputs(
     Args:
         dataset: the samples.
         info: the model.
-        report: takes the issues; `facts["fitting"]` says how many samples fit.
+        report: takes the issues; its facts say how many samples fit (`fitting`) and how they were prepared (`inputs`
+            in one line, `preprocessing` as settings).
         options: as for `InputAdapter`.
 
     Returns:
         How many samples fit. If none does, that is a separate error.
+
+    Raises:
+        UsageError: options contradict each other or the model.
     """
     inner = DataReport(on_error="drop")  # nothing is raised on the way
     adapter = InputAdapter(info, options, report=inner)
@@ -46,27 +50,21 @@ def check_inputs(
         for index in range(len(prepared)):
             checked += 1
             try:
-                fitting += adapter.fits(prepared, index)
+                fitting += bool(adapter.rows(prepared[index], prepared, index)[0])
             except SampleError as error:  # damaged; the check of the dataset may have reported it already
                 if (error.code, error.issue.location) not in reported:
                     report.add(error.issue.type, error.issue.message, error.issue.location)
-    except FewbitError as error:  # options that contradict the model, a missing tokenizer: nothing can be compared
-        report.add(PREPROCESSING, _first_line(error), Location(field=error.param))
+    except UsageError:
+        raise
+    except FewbitError as error:  # a missing tokenizer, for example: nothing can be compared
+        report.add(PREPROCESSING, error.what, Location(error.where or "") if error.where else Location())
     for issue in inner.issues:
         report.add(issue.type, issue.message, issue.location)
-    report.facts["fitting"] = fitting
-    report.facts["inputs"] = adapter.describe() if fitting else ""
-    incomplete = adapter.fixed_batch is not None and 0 < fitting < adapter.fixed_batch
-    if not fitting or incomplete:
-        reason = f"the model takes batches of {adapter.fixed_batch}" if incomplete else f"input {_inputs(info)}"
-        report.add(NO_SAMPLE_FITS, f"{plural(fitting, 'sample')} of {checked:,} fit the model: {reason}")
+    report.facts |= {"fitting": fitting, "compared": checked}
+    if fitting:
+        report.facts |= {"inputs": adapter.describe(), "preprocessing": adapter.record()}
+    batch = adapter.fixed_batch
+    if not fitting or (batch is not None and fitting < batch):
+        reason = f"it takes batches of {batch}" if fitting else f"it takes {', '.join(map(str, info.inputs)) or '?'}"
+        report.add(NO_SAMPLE_FITS, f"{fitting:,} of {checked:,} fit the model: {reason}")
     return fitting
-
-
-def _first_line(error: FewbitError) -> str:
-    message = error.what if error.expected is None else f"{error.what}; expected {error.expected}"
-    return message.splitlines()[0]
-
-
-def _inputs(info: ModelInfo) -> str:
-    return ", ".join(str(tensor) for tensor in info.inputs) or "unknown"

@@ -40,16 +40,20 @@ def named_values(item: Any, info: ModelInfo, *, batched: bool = False) -> tuple[
     [0, 1]
     """
     item, labels = take_labels(item, info)
-    if isinstance(item, Mapping):
-        if batched and _is_one_input(item, info):
-            return {_required(info)[0]: item}, labels
-        return {str(name): value for name, value in item.items() if value is not None}, labels
-    if is_call(item):
-        args, kwargs = item
-        return _by_place(args, info) | {name: value for name, value in kwargs.items() if value is not None}, labels
-    if isinstance(item, list | tuple) and not is_data(item) and not _is_image_list(item, info, labels is not None):
-        return _by_place(tuple(item), info), labels
-    return _by_place((item,), info), labels
+    keywords: Mapping[str, Any] = {}
+    if isinstance(item, Mapping) and not (batched and _is_one_input(item, info)):
+        item, keywords = (), {str(name): value for name, value in item.items()}
+    elif _is_call(item):
+        item, keywords = item
+    elif isinstance(item, Mapping) or not _is_several(item, info, labels is not None):
+        item = (item,)
+    names = [tensor.name for tensor in info.inputs]
+    if len(item) > len(names) and not info.facts.get("open_ended"):
+        message = f"{len(item)} values for a model that takes {', '.join(names) or 'nothing'}"
+        raise SampleError(Issue(INPUT_SURPLUS, message))
+    names += [f"input_{position}" for position in range(len(names), len(item))]
+    values = dict(zip(names, item)) | dict(keywords)
+    return {name: value for name, value in values.items() if value is not None}, labels
 
 
 def take_labels(item: Any, info: ModelInfo) -> tuple[Any, Any]:
@@ -59,79 +63,71 @@ def take_labels(item: Any, info: ModelInfo) -> tuple[Any, Any]:
     labels: a number, a text, a list, or integers with at most one axis. In a mapping they go by name.
     """
     names = {tensor.name for tensor in info.inputs}
-    if isinstance(item, Mapping):
-        unknown = [name for name in item if name not in names]
-        labels = {name: item[name] for name in unknown if name in LABELS}
-        if not labels or info.facts.get("open_ended") or len(labels) == len(item):
-            return item, None
-        return {name: value for name, value in item.items() if name not in labels}, _single(labels)
-    return (item[0], item[1]) if _is_labelled_pair(item, info, names) else (item, None)
-
-
-def is_call(item: Any) -> bool:
-    """Whether an item is the call itself: `(args, kwargs)`."""
-    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], tuple) and isinstance(item[1], dict)
-
-
-def is_data(item: Any) -> bool:
-    """Whether a list is values (numbers, texts, nested lists), not several inputs."""
-    return (
-        isinstance(item, list)
-        and bool(item)
-        and all(isinstance(value, bool | int | float | str | list) for value in item)
-    )
+    if not isinstance(item, Mapping):
+        return (item[0], item[1]) if _is_labelled_pair(item, info, names) else (item, None)
+    labels = {name: item[name] for name in item if name in LABELS and name not in names}
+    if not labels or info.facts.get("open_ended") or len(labels) == len(item):
+        return item, None
+    rest = {name: value for name, value in item.items() if name not in labels}
+    return rest, next(iter(labels.values())) if len(labels) == 1 else labels
 
 
 def to_array(value: Any) -> np.ndarray:
-    """An array of a tensor, a number or a list; shares memory where it can.
+    """An array of a tensor, a number, a text or a list; shares memory where it can.
 
     Raises:
         ValueError: there is no array in it.
     """
-    if isinstance(value, np.ndarray):
-        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
-    if hasattr(value, "detach"):
-        try:
-            tensor = value.detach().cpu().resolve_conj().resolve_neg()
-            if str(tensor.dtype) == "torch.bfloat16":
-                tensor = tensor.float()
-            return np.asarray(tensor.numpy())
-        except (RuntimeError, TypeError, NotImplementedError) as error:
-            raise ValueError(f"a tensor that has no array form: {error}") from error
     try:
+        if hasattr(value, "detach"):
+            tensor = value.detach().cpu().resolve_conj().resolve_neg()
+            value = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
         array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError, NotImplementedError) as error:
         raise ValueError(f"no array: {error}") from error
     if array.dtype.kind == "O":
         raise ValueError(f"a {type(value).__name__} is no array of numbers")
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _is_image_list(item: Any, info: ModelInfo, from_pair: bool) -> bool:
-    """Whether a list of tensors is one input: images of different sizes for a detector, not inputs in order."""
-    if not isinstance(item, list) or info.backend != "torch" or len(_required(info)) > 1:
+def dtype_name(value: Any, array: np.ndarray) -> str:
+    """numpy's name of the dtype that a value had before it became an array; `str` and `bytes` for text."""
+    if array.dtype.kind in "US":
+        return "str" if array.dtype.kind == "U" else "bytes"
+    return str(value.dtype).removeprefix("torch.") if hasattr(value, "detach") else array.dtype.name
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is a structure of tensors, not one array, number, text, or list of numbers."""
+    if isinstance(value, list | tuple):
+        return any(hasattr(item, "shape") or isinstance(item, Mapping) for item in value)
+    return isinstance(value, Mapping)
+
+
+def _is_call(item: Any) -> bool:
+    """Whether an item is the call itself: `(args, kwargs)`."""
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], tuple) and isinstance(item[1], dict)
+
+
+def _is_data(item: Any) -> bool:
+    """Whether a list is values (numbers, texts, nested lists), not several inputs."""
+    return isinstance(item, list) and bool(item) and all(isinstance(v, bool | int | float | str | list) for v in item)
+
+
+def _is_several(item: Any, info: ModelInfo, from_pair: bool) -> bool:
+    """Whether a list or tuple is inputs in order; a list of images of different sizes is one input of a detector."""
+    if not isinstance(item, list | tuple) or _is_data(item):
         return False
-    if len(info.inputs) == 1 and len(item) != 1:
+    if isinstance(item, tuple) or info.backend != "torch" or len(_required(info)) > 1:
         return True
-    return (from_pair or len(item) > 1) and all(_rank(value) == 3 for value in item)
-
-
-def _by_place(values: tuple[Any, ...], info: ModelInfo) -> dict[str, Any]:
-    names = [tensor.name for tensor in info.inputs]
-    if len(values) > len(names) and not info.facts.get("open_ended"):
-        message = f"{len(values)} values for a model that takes {', '.join(names) or 'nothing'}"
-        raise SampleError(Issue(INPUT_SURPLUS, message))
-    names += [f"input_{position}" for position in range(len(names), len(values))]
-    return {name: value for name, value in zip(names, values) if value is not None}
-
-
-def _single(labels: dict[str, Any]) -> Any:
-    return next(iter(labels.values())) if len(labels) == 1 else labels
+    if len(info.inputs) == 1 and len(item) != 1:
+        return False
+    return not ((from_pair or len(item) > 1) and all(_rank(value) == 3 for value in item))
 
 
 def _is_labelled_pair(item: Any, info: ModelInfo, names: set[str]) -> bool:
     any_number = info.facts.get("positional", 0) >= ALL_POSITIONAL  # forward(*tensors)
-    if not isinstance(item, list | tuple) or len(item) != 2 or any_number or is_call(item) or is_data(item):
+    if not isinstance(item, list | tuple) or len(item) != 2 or any_number or _is_call(item) or _is_data(item):
         return False
     first, second = item
     if isinstance(item, list) and info.backend == "torch" and _rank(first) == _rank(second) == 3:
@@ -157,14 +153,13 @@ def _looks_like_labels(value: Any) -> bool:
     rank = _rank(value)
     if rank is None:
         return isinstance(value, str | list | tuple)
-    kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-    return rank == 0 or (rank == 1 and kind.startswith(("int", "uint", "bool", "long")))
+    kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    return rank == 0 or (rank == 1 and kind.startswith(("int", "uint", "bool")))
 
 
 def _is_one_input(item: Mapping[str, Any], info: ModelInfo) -> bool:
     """Whether a mapping is itself the only input of a module, `forward(batch)`, and not its inputs by name."""
-    required = _required(info)
-    if not item or info.backend != "torch" or info.facts.get("open_ended") or len(required) != 1:
+    if not item or info.backend != "torch" or info.facts.get("open_ended") or len(_required(info)) != 1:
         return False
     return not any(_is_slip(str(name), tensor.name) for name in item for tensor in info.inputs)
 

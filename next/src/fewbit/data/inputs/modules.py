@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from fewbit.errors import require
-from fewbit.model_info import ModelInfo, TensorInfo
+from fewbit.model_info import ModelInfo, TensorInfo, as_labels
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """What a module computes in; smaller floats only store weights."""
 ALL_POSITIONAL = sys.maxsize
-_WRAPPED = ("module", "_orig_mod")
 
 
 def is_module(model: Any) -> bool:
@@ -33,19 +32,20 @@ def module_info(model: Any) -> ModelInfo:
     """
     inner = unwrap(model)
     inputs, positional, open_ended = _parameters(inner)
-    facts: dict[str, Any] = {"open_ended": open_ended, "positional": positional, "floating": _floating(model)}
-    main = getattr(inner, "main_input_name", None)
-    if isinstance(main, str) and any(tensor.name == main for tensor in inputs):
+    dtypes = [str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()]
+    floating = next((dtype for dtype in dtypes if dtype in FLOATS), None)
+    facts: dict[str, Any] = {"open_ended": open_ended, "positional": positional, "floating": floating}
+    main, config = getattr(inner, "main_input_name", None), getattr(inner, "config", None)
+    if main in [tensor.name for tensor in inputs]:
         facts["main_input"] = main
-    config = getattr(inner, "config", None)
-    vocabulary = getattr(config, "vocab_size", None)
+    vocabulary, labels = getattr(config, "vocab_size", None), getattr(config, "id2label", None)
     return ModelInfo(
         source=type(inner).__name__,
         kind=type(inner).__name__,
         backend="torch",
         size=sum(tensor.numel() * tensor.element_size() for tensor in model.parameters()),
         inputs=inputs,
-        labels=_labels(config),
+        labels=as_labels(labels) if isinstance(labels, Mapping) else None,
         vocabulary=vocabulary if isinstance(vocabulary, int) else None,
         facts=facts,
     )
@@ -57,27 +57,45 @@ def unwrap(model: Any) -> Any:
     Only a `forward` of `(*args, **kwargs)` is looked through: a user's module may well have a child called `module`.
     """
     while _only_passes_on(model):
-        inner = next((model._modules[name] for name in _WRAPPED if name in model._modules), None)
+        inner = next((model._modules[name] for name in ("module", "_orig_mod") if name in model._modules), None)
         if inner is None:
             break
         model = inner
     return model
 
 
-def call_arguments(inputs: Mapping[str, Any], info: ModelInfo) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs by name as `model(*args, **kwargs)` takes them, arrays as tensors, floats in the module's dtype.
+def _only_passes_on(model: Any) -> bool:
+    if getattr(model.forward, "schema", None) is not None:
+        return False
+    kinds = {parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
+    return bool(kinds) and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
-    Args:
-        inputs: arrays or tensors by name; nested values keep their structure.
-        info: of a module or an exported program.
-    """
+
+def _parameters(model: Any) -> tuple[tuple[TensorInfo, ...], int, bool]:
+    """The inputs, how many of them go by place, and whether there may be others."""
+    schema = getattr(model.forward, "schema", None)
+    if schema is not None:  # a scripted module keeps its parameters there
+        arguments = schema.arguments[1:]
+        return tuple(TensorInfo(item.name, required=not item.has_default_value()) for item in arguments), 0, False
+    parameters = inspect.signature(model.forward).parameters.values()
+    kinds = [parameter.kind for parameter in parameters]
+    inputs = tuple(
+        TensorInfo(parameter.name, required=parameter.default is parameter.empty)
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    )
+    if inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD not in kinds:
+        return inputs, ALL_POSITIONAL, True
+    return inputs, kinds.count(inspect.Parameter.POSITIONAL_ONLY), inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def call_arguments(inputs: Mapping[str, Any], info: ModelInfo) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs by name as `model(*args, **kwargs)` takes them, arrays as tensors, floats in the module's dtype."""
     dtypes = {tensor.name: tensor.dtype for tensor in info.inputs}
-    floating = info.facts.get("floating")
     order = [name for name in dtypes if name in inputs] + [name for name in inputs if name not in dtypes]
-    tensors = {name: to_tensor(inputs[name], dtypes.get(name) or floating) for name in order}
+    tensors = {name: to_tensor(inputs[name], dtypes.get(name) or info.facts.get("floating")) for name in order}
     by_place = order[: info.facts.get("positional", 0)]
-    args = tuple(tensors.pop(name) for name in by_place)
-    return args, tensors
+    return tuple(tensors.pop(name) for name in by_place), tensors
 
 
 def to_tensor(value: Any, floating: str | None = None) -> Any:
@@ -98,44 +116,3 @@ def to_tensor(value: Any, floating: str | None = None) -> Any:
     if floating in FLOATS and isinstance(value, torch.Tensor) and str(value.dtype).removeprefix("torch.") in FLOATS:
         return value.to(getattr(torch, floating))
     return value
-
-
-def _parameters(model: Any) -> tuple[tuple[TensorInfo, ...], int, bool]:
-    schema = getattr(model.forward, "schema", None)
-    if schema is not None:  # a scripted module keeps its parameters there
-        arguments = schema.arguments[1:]
-        tensors = [TensorInfo(argument.name, required=not argument.has_default_value()) for argument in arguments]
-        return tuple(tensors), 0, False
-    inputs, positional, by_place, open_ended = [], 0, False, False
-    for parameter in inspect.signature(model.forward).parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            by_place = True
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            open_ended = True
-        else:
-            inputs.append(TensorInfo(parameter.name, required=parameter.default is parameter.empty))
-            positional += parameter.kind is parameter.POSITIONAL_ONLY
-    if by_place and not open_ended:
-        positional, open_ended = ALL_POSITIONAL, True
-    return tuple(inputs), positional, open_ended
-
-
-def _only_passes_on(model: Any) -> bool:
-    if getattr(model.forward, "schema", None) is not None:
-        return False
-    kinds = {parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
-    return bool(kinds) and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-
-
-def _floating(model: Any) -> str | None:
-    dtypes = (str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters())
-    return next((dtype for dtype in dtypes if dtype in FLOATS), None)
-
-
-def _labels(config: Any) -> tuple[str, ...] | None:
-    """Class names of a Hugging Face configuration, unless they are `LABEL_0`, `LABEL_1`, …"""
-    names = getattr(config, "id2label", None)
-    if not isinstance(names, Mapping) or not names or sorted(names) != list(range(len(names))):
-        return None
-    labels = tuple(str(names[index]) for index in range(len(names)))
-    return None if all(name == f"LABEL_{index}" for index, name in enumerate(labels)) else labels

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import warnings
@@ -20,23 +22,22 @@ from pydantic import BeforeValidator, Field
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.loading.presets import PRESETS, Origin, origin_of
-from fewbit.data.loading.steps import STEPS, is_reference, step_problems
+from fewbit.data.loading.steps import step_of_setting, step_problems
 from fewbit.data.text.tokenizer import BYTES, load_tokenizer
 from fewbit.data.types import Action
 from fewbit.errors import FewbitWarning, UsageError, nearest
 from fewbit.settings import Settings, SettingsError, read_file
 
-_listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-_named_path = BeforeValidator(lambda value: str(value) if isinstance(value, os.PathLike) else value)
+_as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+_as_text = BeforeValidator(lambda value: str(value) if isinstance(value, os.PathLike) else value)
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Shade = Annotated[int, Field(ge=0, le=255)]
-Names = Annotated[tuple[str, ...], _listed]
-Numbers = Annotated[tuple[float, ...], _listed, Field(min_length=1, max_length=4)]
+Names = Annotated[tuple[str, ...], _as_tuple]
+Numbers = Annotated[tuple[float, ...], _as_tuple, Field(min_length=1, max_length=4)]
 
 
 class CustomConfig(Settings):  # type: ignore[metaclass]
-    """Settings of a dataset configuration; each step reads its own.
+    """Settings of a dataset configuration; those of a step are only allowed if the step is listed.
 
     Args:
         path: file or folder of the rows; by default a file of the preset's name, its cache, or the hub.
@@ -70,7 +71,7 @@ class CustomConfig(Settings):  # type: ignore[metaclass]
         grouping_pool: batches of like length are made from this many batches' samples.
     """
 
-    path: Annotated[str | None, _named_path] = None
+    path: Annotated[str | None, _as_text] = None
     data_format: str | None = None
     data_option: dict[str, Any] = Field({})
     on_error: Action | dict[str, Action] | None = None
@@ -82,7 +83,7 @@ class CustomConfig(Settings):  # type: ignore[metaclass]
     validation_split: str | None = None
     validation_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
-    tokenizer: Annotated[Any, _named_path] = None
+    tokenizer: Annotated[Any, _as_text] = None
     max_length: Count | None = None
     batch_size: Count | None = None
     shuffle: bool | None = None
@@ -90,14 +91,12 @@ class CustomConfig(Settings):  # type: ignore[metaclass]
     workers: Annotated[int, Field(ge=0)] = 0
     start_method: Literal["fork", "spawn", "forkserver"] | None = None
     require_device: bool = False
-    # tokenization
+    # tokenization, masking, padding
     add_eos: bool = True
     chat_template: str | None = None
     cache_tokens: bool = True
-    # masking
     mask_prompt: bool = True
     mask_calculator: bool = False
-    # padding
     padding: bool | Literal["longest", "max_length", "none"] | dict[Literal["multiple_of"], Count] | None = None
     padding_side: Literal["left", "right"] | None = None
     # packing, length_grouping
@@ -117,8 +116,8 @@ class CustomConfig(Settings):  # type: ignore[metaclass]
     sampling_weights: str | dict[str, float] | None = None
     sampling_splits: Names = ("train",)
     # mixing
-    mixing_with: Annotated[tuple[Any, ...], _listed] = ()
-    mixing_weights: Annotated[tuple[float, ...], _listed] | None = None
+    mixing_with: Annotated[tuple[Any, ...], _as_tuple] = ()
+    mixing_weights: Annotated[tuple[float, ...], _as_tuple] | None = None
     mixing_stop: Literal["first", "all"] = "first"
     # augmentation
     augment_columns: Names | None = None
@@ -128,38 +127,36 @@ class CustomConfig(Settings):  # type: ignore[metaclass]
     augment_flip: Share = 0.5
     augment_flip_vertical: Share = 0.0
     augment_crop: Annotated[float, Field(gt=0, le=1)] = 0.8
-    augment_rotate: Annotated[float, Field(ge=0, le=180)] = 0.0
     augment_color: Share = 0.2
-    augment_visible: Share = 0.2
-    augment_fill: Shade = 0
-    augment_mask_fill: Shade = 255
     # rescaling
-    image_size: Count | Annotated[tuple[Count, Count], _listed] | None = None
+    image_size: Count | Annotated[tuple[Count, Count], _as_tuple] | None = None
     image_mean: Numbers | None = None
-    image_std: Annotated[Numbers, Field(min_length=1)] | None = None
+    image_std: Numbers | None = None
 
     def contradictions(self) -> list[tuple[str, str]]:
         """Settings that are wrong together."""
-        wrong = []
+        weights, datasets = self.mixing_weights, len(self.mixing_with) + 1
+        by_value = self.sampling_weights == "balanced" or isinstance(self.sampling_weights, dict)
+        no_length = self.max_length is None and self.tokenizer is None
+        rules = (
+            ("sampling_share", self.sampling_count is not None and self.sampling_share is not None,
+             "either sampling_count or sampling_share"),
+            ("sampling_weights", by_value and self.sampling_by is None,
+             "needs sampling_by, the column whose values have these weights"),
+            ("mixing_weights", weights is not None and len(weights) != datasets,
+             f"{len(weights or ())} weights for {datasets} datasets, its own included"),
+            ("mixing_weights", weights is not None and min(weights, default=1) <= 0, "weights must be above 0"),
+            ("padding", self.padding == "max_length" and no_length,
+             "'max_length' needs max_length, the length to pad to"),
+            ("image_std", self.image_std is not None and min(self.image_std) <= 0, "must be above 0"),
+        )  # fmt: skip
+        wrong = [(name, text) for name, broken, text in rules if broken]
         for name in ("filter_include", "filter_exclude"):
             for column, pattern in getattr(self, name).items():
                 try:
                     re.compile(pattern)
                 except re.error as error:
                     wrong.append((name, f"{pattern!r} for {column!r} is no regular expression: {error}"))
-        if self.sampling_count is not None and self.sampling_share is not None:
-            wrong.append(("sampling_share", "either sampling_count or sampling_share"))
-        if self.sampling_weights is not None and self.sampling_by is None and not _is_column(self.sampling_weights):
-            wrong.append(("sampling_weights", "needs sampling_by, the column whose values have these weights"))
-        if self.mixing_weights is not None and len(self.mixing_weights) != len(self.mixing_with) + 1:
-            count = f"{len(self.mixing_weights)} weights for {len(self.mixing_with) + 1} datasets, its own included"
-            wrong.append(("mixing_weights", count))
-        if self.mixing_weights is not None and min(self.mixing_weights, default=1) <= 0:
-            wrong.append(("mixing_weights", "weights must be above 0"))
-        if self.padding == "max_length" and self.max_length is None and self.tokenizer is None:
-            wrong.append(("padding", "'max_length' needs max_length, the length to pad to"))
-        if self.image_std is not None and min(self.image_std) <= 0:
-            wrong.append(("image_std", "must be above 0"))
         return wrong
 
 
@@ -172,33 +169,30 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
         custom_config: everything else.
     """
 
-    dataset_name: Annotated[Any, _named_path]
+    dataset_name: Annotated[Any, _as_text]
     preprocessing_steps: Names | None = None
     custom_config: CustomConfig = CustomConfig()
 
     def contradictions(self) -> list[tuple[str, str]]:
         """What is wrong with the name, the steps and their order, and settings that no step reads."""
-        wrong = [("preprocessing_steps", text) for text in step_problems(self.preprocessing_steps or ())]
-        if isinstance(self.dataset_name, str) and (problem := _name_problem(self.dataset_name, self.custom_config)):
+        settings, steps = self.custom_config, self.preprocessing_steps
+        wrong = [("preprocessing_steps", text) for text in step_problems(steps or ())]
+        if isinstance(self.dataset_name, str) and (problem := _name_problem(self.dataset_name, settings.path)):
             wrong.append(("dataset_name", problem))
-        if self.preprocessing_steps is not None:
-            for name in sorted(self.custom_config.model_fields_set):
-                reader = next((step for step in STEPS.values() if step.reads(name)), None)
-                if reader is not None and reader.name not in self.preprocessing_steps:
-                    wrong.append(
-                        ("custom_config", f"{name} is read by the step {reader.name!r} only, which is not listed")
-                    )
-            if "mixing" in self.preprocessing_steps and not self.custom_config.mixing_with:
-                wrong.append(("custom_config", "mixing_with must name at least one dataset to mix with"))
-            if "packing" in self.preprocessing_steps and self.custom_config.max_length is None:
-                wrong.append(("custom_config", "packing needs max_length, the tokens of a row"))
+        for name in sorted(settings.model_fields_set) if steps is not None else ():
+            step = step_of_setting(name)
+            if step is not None and step not in (steps or ()):
+                wrong.append(("custom_config", f"{name} is read by the step {step!r} only, which is not listed"))
+        if "mixing" in (steps or ()) and not settings.mixing_with:
+            wrong.append(("custom_config", "mixing_with must name at least one dataset to mix with"))
+        if "packing" in (steps or ()) and settings.max_length is None:
+            wrong.append(("custom_config", "packing needs max_length, the tokens of a row"))
         return wrong
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """From plain data; mistakes in the settings do not hide those in the name and the steps."""
         problems: list[tuple[str, str]] = []
-        values = dict(values)
         settings = values.get("custom_config")
         if isinstance(settings, Mapping):
             try:
@@ -206,7 +200,8 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
             except SettingsError as error:
                 problems += [(f"custom_config.{path}", text) for path, text in error.problems]
                 wrong = {re.split(r"[.\[]", path)[0] for path, _ in error.problems}
-                values["custom_config"] = {name: value for name, value in settings.items() if name not in wrong}
+                settings = {name: value for name, value in settings.items() if name not in wrong}
+                values = {**values, "custom_config": settings}
         try:
             config = cls(**values)
         except SettingsError as error:
@@ -247,26 +242,21 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
         Raises:
             UsageError: data, tokenizer or function is an object, which has no name to be found by.
         """
-        values: dict[str, Any] = {"dataset_name": _to_plain_data("dataset_name", self.dataset_name)}
-        if self.preprocessing_steps is not None:
-            values["preprocessing_steps"] = list(self.preprocessing_steps)
         custom = {
-            name: _to_plain_data(name, getattr(self.custom_config, name))
+            name: getattr(self.custom_config, name)
             for name, field in CustomConfig.model_fields.items()
             if getattr(self.custom_config, name) != field.default
         }
-        return values | ({"custom_config": custom} if custom else {})
+        values = {"dataset_name": self.dataset_name, "preprocessing_steps": self.preprocessing_steps}
+        values |= {"custom_config": custom or None}
+        return {name: _plain(name, value) for name, value in values.items() if value is not None}
 
     def to_json(self) -> str:
         """JSON that `from_yaml` reads to an equal object."""
-        import json
-
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
     def fingerprint(self) -> str:
         """Equal for equal settings, in every process; objects count by their type."""
-        import hashlib
-
         try:
             content = self.to_json()
         except UsageError:
@@ -275,12 +265,10 @@ class DatasetConfig(Settings):  # type: ignore[metaclass]
 
     def __repr__(self) -> str:
         name = self.dataset_name if isinstance(self.dataset_name, str) else f"<{type(self.dataset_name).__name__}>"
-        settings = self.custom_config
-        changed = "".join(
-            f", {field}={_short(getattr(settings, field))}" for field in sorted(settings.model_fields_set)
-        )
         steps = "the preset's" if self.preprocessing_steps is None else list(self.preprocessing_steps)
-        return f"DatasetConfig({name!r}, steps={steps}{changed})"
+        settings = [f"{field}={getattr(self.custom_config, field)!r}" for field in self.custom_config.model_fields_set]
+        shown = [text if len(text) <= 80 else f"{text[:77]}..." for text in sorted(settings)]
+        return f"DatasetConfig({', '.join([repr(name), f'steps={steps}', *shown])})"
 
     __str__ = __repr__
 
@@ -302,83 +290,56 @@ def generate_dataset_config(
         SettingsError: names that do not exist, values that do not fit, steps in an impossible order.
     """
     if isinstance(dataset_name, Mapping) and "dataset_name" in dataset_name:
-        config = DatasetConfig.from_dict(dict(dataset_name))
+        config = DatasetConfig.from_dict(dataset_name)
     elif isinstance(dataset_name, str | os.PathLike) and str(dataset_name).endswith((".yaml", ".yml")):
         config = DatasetConfig.read(str(dataset_name))
     else:
         settings = read_file(str(custom_config)) if isinstance(custom_config, str | os.PathLike) else custom_config
-        if settings is not None and not isinstance(settings, Mapping):
+        if not isinstance(settings, Mapping | None):
             text = f"expected settings by name, or a file of them, got {type(settings).__name__}"
             raise SettingsError("DatasetConfig", [("custom_config", text)])
-        steps = None if preprocessing_steps is None or preprocessing_steps == () else preprocessing_steps
-        config = DatasetConfig.from_dict(
-            {
-                "dataset_name": dataset_name,
-                "preprocessing_steps": list(steps) if isinstance(steps, tuple) else steps,
-                "custom_config": dict(settings or {}),
-            }
-        )
-    _warn(config)
+        steps = list(preprocessing_steps) if isinstance(preprocessing_steps, tuple) else preprocessing_steps
+        values = {"dataset_name": dataset_name, "custom_config": dict(settings or {})}
+        config = DatasetConfig.from_dict(values | {"preprocessing_steps": None if preprocessing_steps == () else steps})
+    if config.origin.example_rows:
+        hint = "custom_config={'path': …}, or a path as dataset_name"
+        warning = FewbitWarning("no data is named: ten example rows are used", code="example-rows", hint=hint)
+        warnings.warn(warning, stacklevel=2)
+    if config.custom_config.tokenizer is None and "tokenization" in (config.preprocessing_steps or ()):
+        hint = "custom_config={'tokenizer': the model's folder}"
+        warning = FewbitWarning("no tokenizer is named: bytes are used as tokens", code="byte-tokenizer", hint=hint)
+        warnings.warn(warning, stacklevel=2)
     return config
 
 
-def _warn(config: DatasetConfig) -> None:
-    steps = config.preprocessing_steps
-    if config.origin.example_rows:
-        warnings.warn(
-            FewbitWarning(
-                "no data is named: ten example rows are used", code="example-rows",
-                hint="custom_config={'path': …}, or a path as dataset_name",
-            ),
-            stacklevel=3,
-        )  # fmt: skip
-    if config.custom_config.tokenizer is None and steps is not None and "tokenization" in steps:
-        warnings.warn(
-            FewbitWarning(
-                "no tokenizer is named: bytes are used as tokens", code="byte-tokenizer",
-                hint="custom_config={'tokenizer': the model's folder}",
-            ),
-            stacklevel=3,
-        )  # fmt: skip
-
-
-def _name_problem(name: str, settings: CustomConfig) -> str | None:
+def _name_problem(name: str, path: str | None) -> str | None:
     """Why a dataset cannot be found by its name, as far as that is known without reading anything."""
-    if name in PRESETS or is_reference(name) or "://" in name or ":" in name[2:] or settings.path is not None:
-        preset = PRESETS.get(name)
-        if preset is not None and preset.hub is None and origin_of(name, settings.path).data is None:
-            columns = ", ".join(preset.columns)
-            return f"{name} is not on the hub and no file has its name; path= names one with the columns {columns}"
-        return None
-    if Path(name).expanduser().exists() or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    preset = PRESETS.get(name)
+    if preset is not None:
+        if origin_of(name, path).data is not None:
+            return None
+        columns = ", ".join(preset.columns)
+        return f"{name} is not on the hub and no file has its name; path= names one with the columns {columns}"
+    elsewhere = path is not None or ":" in name[2:]  # a URL, a hub name, FILE.py:FUNCTION; not the drive of a path
+    if elsewhere or re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).expanduser().exists():
         return None
     similar = nearest(name, PRESETS)
     guess = f"did you mean {' or '.join(map(repr, similar))}?" if similar else f"presets: {', '.join(PRESETS)}"
     return f"there is no preset, file or folder {name!r}; {guess}"
 
 
-def _is_column(weights: Any) -> bool:
-    return isinstance(weights, str) and weights != "balanced"
-
-
-def _to_plain_data(name: str, value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_plain_data(name, item) for item in value]
-    if isinstance(value, dict):
-        return {key: _to_plain_data(name, item) for key, item in value.items()}
+def _plain(name: Any, value: Any) -> Any:
+    if isinstance(value, tuple | dict):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        plain = {key: _plain(key if name == "custom_config" else name, item) for key, item in items}
+        return plain if isinstance(value, dict) else list(plain.values())
     if isinstance(value, DatasetConfig):
         return value.to_dict()
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    folder = getattr(value, "name_or_path", None) if name == "tokenizer" else None
-    if folder:
-        return str(folder)
+    if name == "tokenizer" and getattr(value, "name_or_path", None):
+        return str(value.name_or_path)
     raise UsageError(
         f"{name} is an object of type {type(value).__name__} and cannot be written", code="config-object", param=name,
         expected="a name, a path, or FILE.py:FUNCTION", hint="save it and give its path",
     )  # fmt: skip
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

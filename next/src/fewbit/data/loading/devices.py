@@ -64,22 +64,17 @@ def choose_device(name: Any = "auto", *, required: bool = False) -> ComputeDevic
             device_name = "mps" if kind == "mps" else f"{kind}:{index}"
             return ComputeDevice(device_name, torch.device(device_name), f"target_device={text!r}")
         reasons.append(reason if not count else f"{kind} has {count} devices, from {kind}:0 to {kind}:{count - 1}")
-    if word == "auto" and not required:
-        return ComputeDevice("cpu", torch.device("cpu"), "; ".join(reasons))
     missing = f"target_device={text!r} is not available: {'; '.join(reasons)}"
     if required:
         raise UsageError(
             missing, code="device-missing", param="target_device", expected="a device of this machine",
             hint="{target_device=auto}, or custom_config={'require_device': False}",
         )  # fmt: skip
-    warnings.warn(
-        FewbitWarning(
-            f"{missing}; batches stay on the CPU", code="device-missing",
-            hint="custom_config={'require_device': True} makes this an error",
-        ),
-        stacklevel=3,
-    )  # fmt: skip
-    return ComputeDevice("cpu", torch.device("cpu"), missing)
+    if word != "auto":
+        hint = "custom_config={'require_device': True} makes this an error"
+        warning = FewbitWarning(f"{missing}; batches stay on the CPU", code="device-missing", hint=hint)
+        warnings.warn(warning, stacklevel=3)
+    return ComputeDevice("cpu", torch.device("cpu"), "; ".join(reasons) if word == "auto" else missing)
 
 
 def _cuda(torch: Any) -> tuple[int, str]:
@@ -95,10 +90,9 @@ def _qaic(torch: Any) -> tuple[int, str]:
         importlib.import_module("torch_qaic")
     except ImportError as error:
         return 0, f"torch_qaic cannot be imported ({error}); it comes with the Qualcomm Cloud AI SDK"
-    backend = getattr(torch, "qaic", None)
-    if backend is None or not backend.is_available():
-        return 0, "torch_qaic finds no Cloud AI card"
-    return int(backend.device_count()), ""
+    backend: Any = getattr(torch, "qaic", None)
+    count = int(backend.device_count()) if backend is not None and backend.is_available() else 0
+    return count, "torch_qaic finds no Cloud AI card"
 
 
 _DEVICES: dict[str, Callable[[Any], tuple[int, str]]] = {"cuda": _cuda, "mps": _mps, "qaic": _qaic}

@@ -5,72 +5,23 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from fewbit.data.dataset import Dataset
 from fewbit.data.loading.collate import BATCH_SIZE, Collator, get_custom_data_collator
 from fewbit.data.loading.config import DatasetConfig
 from fewbit.data.loading.devices import ComputeDevice, choose_device
-from fewbit.data.loading.order import SamplingOrder
 from fewbit.data.loading.prepare import Prepared, prepare
+from fewbit.data.loading.sampler import BatchSampler
 from fewbit.data.loading.views import View, lengths_of
 from fewbit.data.loading.workers import check_workers
+from fewbit.data.text.roles import Ints
 from fewbit.errors import FewbitError, FewbitWarning, ResourceError, UsageError, plural, require
 from fewbit.rng import generator, isolated
 
 CollateFunction = Callable[[list[Any]], Any]
-
-
-@dataclass
-class LoaderReport:
-    """What a loader reads and has read.
-
-    Args:
-        device: where batches are put.
-        device_reason: why it is this one.
-        workers: processes that prepare batches.
-        rows: of the split, before anything was left out.
-        samples: that are read in every epoch.
-        dropped: rows that were left out, by reason.
-        notes: what was counted or assumed: truncation, packing, validation rows.
-        batches: handed out so far.
-        tokens: in them, without padding.
-        padded_tokens: in them, with padding.
-    """
-
-    device: str = "cpu"
-    device_reason: str = ""
-    workers: int = 0
-    rows: int = 0
-    samples: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    batches: int = 0
-    tokens: int = 0
-    padded_tokens: int = 0
-
-    @property
-    def padding_share(self) -> float:
-        """The share of tokens that are padding."""
-        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self) | {"padding_share": self.padding_share}
-
-    def __str__(self) -> str:
-        dropped = sum(self.dropped.values())
-        left_out = f", {plural(dropped, 'row')} left out" if dropped else ""
-        lines = [
-            f"data     {plural(self.samples, 'sample')} of {plural(self.rows, 'row')}{left_out}",
-            f"device   {self.device} ({self.device_reason})",
-            f"workers  {self.workers}",
-            f"read     {plural(self.batches, 'batch')}, {self.padding_share:.1%} padding",
-        ]
-        lines += [f"dropped  {count:,}: {reason}" for reason, count in self.dropped.items()]
-        return "\n".join([*lines, *(f"note     {note}" for note in self.notes)])
 
 
 def device_aware_data_loading(
@@ -105,7 +56,12 @@ def device_aware_data_loading(
         An iterable with `len`, `report`, `set_epoch`, `state_dict` and `load_state_dict`.
     """
     settings = dataset_config.custom_config
-    target = choose_device(target_device, required=settings.require_device)
+    device = choose_device(target_device, required=settings.require_device)
+    workers = settings.workers if workers is None else workers
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise UsageError(
+            f"workers={workers!r}", code="workers", param="workers", expected="an integer >= 0", hint="{workers=0}"
+        )
     configured_size = getattr(collator, "batch_size", None) or settings.batch_size
     if batch_size is not None and configured_size not in (None, batch_size):
         message = f"batch_size={batch_size} of the call is used, not {configured_size}"
@@ -114,130 +70,154 @@ def device_aware_data_loading(
     for line in prepared.preparation.lines():
         hint = "`fewbit check` lists every problem; custom_config={'on_error': 'raise'} stops at the first"
         warnings.warn(FewbitWarning(line, code="rows-dropped", hint=hint), stacklevel=2)
-    return Loader(
-        prepared,
-        collator or get_custom_data_collator(dataset_config),
-        target,
-        batch_size=batch_size or configured_size or BATCH_SIZE,
+    if shuffle is None:
+        shuffle = split == "train" if settings.shuffle is None else settings.shuffle
+    sampler = BatchSampler(
+        len(prepared.view),
+        batch_size or configured_size or BATCH_SIZE,
         seed=settings.seed,
-        shuffle=_first(shuffle, settings.shuffle, split == "train"),
-        drop_last=_first(drop_last, settings.drop_last),
-        workers=settings.workers if workers is None else workers,
-        start_method=settings.start_method,
-        grouping_pool=settings.grouping_pool if "length_grouping" in prepared.steps else None,
+        shuffle=shuffle,
+        drop_last=settings.drop_last if drop_last is None else drop_last,
         rank=int(os.environ.get("RANK", "0")) if rank is None else rank,
         world=int(os.environ.get("WORLD_SIZE", "1")) if world is None else world,
+        lengths=lengths_of(prepared.view) if "length_grouping" in prepared.steps else None,
+        pool=settings.grouping_pool,
     )
+    collator = collator or get_custom_data_collator(dataset_config)
+    return Loader(prepared, collator, device, sampler, workers, settings.start_method)
+
+
+@dataclass
+class LoaderReport:
+    """What a loader reads and has read.
+
+    Args:
+        device_reason: why it is this device.
+        rows: of the split, before anything was left out.
+        samples: that are read in every epoch.
+        dropped: rows that were left out, by reason.
+        notes: what was counted or assumed: truncation, packing, validation rows.
+        batches: handed out so far.
+        tokens: in them, without padding.
+        padded_tokens: in them, with padding.
+    """
+
+    device: str = "cpu"
+    device_reason: str = ""
+    workers: int = 0
+    rows: int = 0
+    samples: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    batches: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+
+    @property
+    def padding_share(self) -> float:
+        """The share of tokens that are padding."""
+        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    def count(self, batch: Any) -> None:
+        """Count a batch and its tokens."""
+        self.batches += 1
+        ids: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        if not hasattr(ids, "numel"):
+            return
+        mask = batch.get("attention_mask")
+        if mask is not None and mask.dim() == 4:  # a token of a packed row attends at least to itself
+            mask = mask[:, 0].diagonal(dim1=1, dim2=2) == 0
+        self.padded_tokens += ids.numel()
+        self.tokens += ids.numel() if mask is None else int(mask.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"padding_share": self.padding_share}
+
+    def __str__(self) -> str:
+        dropped = sum(self.dropped.values())
+        left_out = f", {plural(dropped, 'row')} left out" if dropped else ""
+        lines = [
+            f"data     {plural(self.samples, 'sample')} of {plural(self.rows, 'row')}{left_out}",
+            f"device   {self.device} ({self.device_reason})",
+            f"workers  {self.workers}",
+            f"read     {plural(self.batches, 'batch')}, {self.padding_share:.1%} padding",
+        ]
+        lines += [f"dropped  {count:,}: {reason}" for reason, count in self.dropped.items()]
+        return "\n".join([*lines, *(f"note     {note}" for note in self.notes)])
 
 
 class Loader:
     """Batches on a device. One pass is one epoch; the next pass is the next epoch, in another order.
 
     Attributes:
-        epoch: of the next pass.
         report: what is read and was read.
-        dataset: the prepared samples.
     """
 
     def __init__(
         self,
         prepared: Prepared,
         collator: CollateFunction,
-        target: ComputeDevice,
-        *,
-        batch_size: int = BATCH_SIZE,
-        seed: int = 0,
-        shuffle: bool = True,
-        drop_last: bool = False,
+        device: ComputeDevice,
+        sampler: BatchSampler,
         workers: int = 0,
         start_method: str | None = None,
-        grouping_pool: int | None = None,
-        rank: int = 0,
-        world: int = 1,
     ):
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise UsageError(
-                f"workers={workers!r}", code="workers", param="workers", expected="an integer >= 0",
-                hint="{workers=0}",
-            )  # fmt: skip
-        self.collator, self.target, self.batch_size, self.epoch = collator, target, batch_size, 0
-        self._view, self._preparation, self._facts = prepared.view, prepared.preparation, prepared
-        self._workers, self._start_method, self._seed = workers, start_method, seed
-        self._batch = 0  # of the current pass
-        self._resume = 0  # where the next pass begins
-        lengths = None if grouping_pool is None else lengths_of(prepared.view)
-        self._order = SamplingOrder(
-            len(prepared.view), batch_size, seed, shuffle, drop_last, rank, world, lengths, grouping_pool or 1
-        )
+        self.collator, self.device = collator, device
+        self._prepared, self._sampler, self._workers, self._start_method = prepared, sampler, workers, start_method
+        self._first = 0  # the batch that the next pass begins with
         preparation = prepared.preparation
         self.report = LoaderReport(
-            target.name, target.reason, workers, preparation.rows, len(prepared.view), dict(preparation.dropped),
+            device.name, device.reason, workers, preparation.rows, len(prepared.view), dict(preparation.dropped),
             list(preparation.notes),
         )  # fmt: skip
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return len(self._order)
+        return len(self._sampler)
 
     @property
     def dataset(self) -> Dataset:
-        """The prepared samples."""
-        return self._facts.dataset()
+        """The prepared samples, as they are in epoch 0."""
+        return self._prepared.dataset()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; the position inside the current epoch stays."""
         if epoch != self.epoch:
-            self.epoch, self._batch, self._resume = epoch, 0, 0
+            self._sampler.epoch, self._sampler.batch, self._first = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where reading is: a few numbers. What workers prepared ahead does not count."""
-        return {"epoch": self.epoch, "batch": self._batch, "order": self._order.facts()}
+        return self._sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at the position saved by `state_dict`.
-
-        Raises:
-            UsageError: the state belongs to another order of samples.
-        """
-        current = self._order.facts()
-        changed = [
-            f"{name} was {old} and is {current.get(name)}"
-            for name, old in state["order"].items()
-            if current.get(name) != old
-        ]
-        if changed:
-            raise UsageError(
-                f"the state belongs to another order: {'; '.join(changed)}", code="state-mismatch",
-                expected="the same data, seed and batch_size", hint="load it into a loader of the same configuration",
-            )  # fmt: skip
-        self.epoch, self._batch, self._resume = int(state["epoch"]), int(state["batch"]), int(state["batch"])
+        """Resume at the position saved by `state_dict`; a state of another order is a `UsageError`."""
+        self._sampler.load_state_dict(state)
+        self._first = self._sampler.batch
 
     def __iter__(self) -> Iterator[Any]:
         torch = require("torch", extra="torch", purpose="batches")
-        epoch, start = self.epoch, self._resume
-        self._batch, self._resume = start, 0  # an interrupted pass starts over
-        jobs = [
-            _Job(epoch, start + step, batch.tolist()) for step, batch in enumerate(self._order.batches(epoch, start))
-        ]
-        fetch = Fetch(self._view, self.collator, self._seed)
-        options: dict[str, Any] = {}
-        if self._workers:
-            options["multiprocessing_context"] = check_workers(fetch, self._start_method)
+        sampler = self._sampler
+        sampler.batch, self._first = self._first, 0  # a pass that was interrupted starts over
+        epoch = EpochBatches(self._prepared.view, self.collator, sampler.seed, sampler.epoch, sampler.batches())
+        context = check_workers(epoch, self._start_method) if self._workers else None
         batches = torch.utils.data.DataLoader(
-            fetch, batch_size=None, sampler=jobs, collate_fn=_same, num_workers=self._workers,
-            pin_memory=self.target.pins_memory,
+            epoch, batch_size=None, sampler=range(sampler.batch, len(epoch)), collate_fn=_same,
+            num_workers=self._workers, multiprocessing_context=context, pin_memory=self.device.pins_memory,
             generator=torch.Generator(),  # otherwise a number is drawn from the global generator
-            **options,
         )  # fmt: skip
         try:
-            for result in batches:
-                if isinstance(result, _Failure):
-                    raise result.error()
-                self._count(result)
-                self._batch += 1
-                if self._batch == len(self._order):
-                    self.epoch, self._batch = epoch + 1, 0
-                yield _to_device(result, self.target.device)
+            for batch in batches:
+                if isinstance(batch, FewbitError):
+                    raise batch
+                self.report.count(batch)
+                sampler.advance()
+                yield _to_device(batch, self.device.device)
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
@@ -246,60 +226,35 @@ class Loader:
                 expected="enough memory, and code that runs in another process", hint="{workers=0} shows the reason",
             ) from error  # fmt: skip
 
-    def _count(self, batch: Any) -> None:
-        self.report.batches += 1
-        ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
-        if ids is None or not hasattr(ids, "numel"):
-            return
-        mask = batch.get("attention_mask")
-        self.report.padded_tokens += ids.numel()
-        if mask is not None and mask.dim() == 2:
-            self.report.tokens += int(mask.sum())
-        elif mask is not None and mask.dim() == 4:
-            self.report.tokens += int((mask[:, 0].diagonal(dim1=1, dim2=2) == 0).sum())
-        else:
-            self.report.tokens += ids.numel()
 
+@dataclass(frozen=True, eq=False)
+class EpochBatches:
+    """The batches of one epoch by number; the same in any process, since chance depends on seed and numbers only."""
 
-class _Job(NamedTuple):
+    view: View
+    collator: CollateFunction
+    seed: int
     epoch: int
-    step: int
-    indices: list[int]
+    batches: Sequence[Ints]
 
+    def __len__(self) -> int:
+        return len(self.batches)
 
-class Fetch:
-    """Prepares one batch; the same in any process, because chance depends on seed, epoch and position only."""
-
-    def __init__(self, view: View, collator: CollateFunction, seed: int):
-        self._view, self._collator, self._seed = view, collator, seed
-
-    def __getitem__(self, job: _Job) -> Any:
+    def __getitem__(self, number: int) -> Any:
+        """One batch, or the error as a value: DataLoader would turn an exception in a worker into text."""
+        indices = self.batches[number].tolist()
         try:
-            samples = [self._view.get(index, job.epoch) for index in job.indices]
-            if isinstance(self._collator, Collator):
-                return self._collator(samples, [_name(self._view, index) for index in job.indices])
-            with isolated(int(generator(self._seed, job.epoch, job.step).integers(2**32))):
-                return self._collator(samples)
+            samples = [self.view.get(index, self.epoch) for index in indices]
+            if isinstance(self.collator, Collator):
+                return self.collator(samples, [self._name(index) for index in indices])
+            with isolated(int(generator(self.seed, self.epoch, number).integers(2**32))):
+                return self.collator(samples)
         except FewbitError as error:
-            return _Failure(error)
+            return error
 
-
-class _Failure:
-    """An error on its way out of a worker process; DataLoader would turn it into text."""
-
-    def __init__(self, error: FewbitError):
-        self._type, self._state, self._arguments = type(error), dict(error.__dict__), error.args
-
-    def error(self) -> FewbitError:
-        error = self._type.__new__(self._type)
-        error.__dict__.update(self._state)
-        error.args = self._arguments
-        return error
-
-
-def _name(view: View, index: int) -> str:
-    location = str(view.location(index))
-    return f"sample {index} ({location})" if location and not location.startswith("sample ") else f"sample {index}"
+    def _name(self, index: int) -> str:
+        location = str(self.view.location(index))
+        return f"sample {index}" if location.startswith("sample ") or not location else f"sample {index} ({location})"
 
 
 def _same(batch: Any) -> Any:
@@ -311,12 +266,7 @@ def _to_device(value: Any, device: Any) -> Any:
         return value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
         return {name: _to_device(item, device) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_to_device(item, device) for item in value))
     if isinstance(value, list | tuple):
-        return type(value)(_to_device(item, device) for item in value)
+        items = [_to_device(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
-
-
-def _first(*values: bool | None) -> bool:
-    return next(bool(value) for value in values if value is not None)

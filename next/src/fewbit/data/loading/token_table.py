@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tokens of a dataset in one file of arrays, read through a memory map and kept in the user's cache.
+"""All tokens of a dataset in one file, read through a memory map and kept in the user's cache.
 
-Layout: tokens as they come, then the other arrays, then a JSON index of them, then its length in eight bytes.
+Layout: a record per token (`input_ids`, `roles` and whatever else has one value per token), then a record per sample
+(`position` in the data, `end` among the tokens, a class or the positions of an answer), then JSON with the types of the
+records and what was left out, then the length of the JSON in eight bytes.
 """
 
 from __future__ import annotations
@@ -16,166 +18,110 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
+from fewbit.data.cache import cached_file
 from fewbit.data.loading.views import View
 from fewbit.data.text.assistant_mask import MASK_UNAVAILABLE, TEMPLATE_ERROR
 from fewbit.data.text.content import NO_TEXT
 from fewbit.data.text.roles import Ints
-from fewbit.data.text.tokenize import Encoded
 from fewbit.data.types import Issue, IssueType, Location, Sample, Severity
 from fewbit.errors import DataError
 
 _KNOWN = {kind.code: kind for kind in (NO_TEXT, MASK_UNAVAILABLE, TEMPLATE_ERROR)}
 _TAIL = struct.Struct("<Q")
+_SMALL = {"roles": "u1", "token_type_ids": "u1"}  # of the other fields any token id fits into 32 bits
 
 
-def tokenize(encoded: Iterable[tuple[int, Encoded | Issue]], key: str | None) -> TokenTable:
-    """The table of encoded samples, from the cache if it is there.
+def token_table(view: View, encoded: Iterable[tuple[int, Sample | Issue]], key: str | None) -> TokenTable:
+    """The tokens of a view, from the cache if they are there.
 
     Args:
+        view: says where samples come from.
         encoded: position of each row, and its tokens or the issue; read only if the cache has no table.
         key: everything the tokens depend on; `None` keeps them in memory.
     """
-    if key is None:
-        stream = BytesIO()
-        write_table(stream, encoded)
-        return TokenTable(np.frombuffer(stream.getbuffer(), np.uint8))
-    from fewbit.data.cache import cached_file
-
-    return TokenTable(cached_file(key, lambda stream: write_table(stream, encoded)))
+    if key is not None:
+        return TokenTable(view, cached_file(key, lambda stream: _write(stream, encoded)))
+    stream = BytesIO()
+    _write(stream, encoded)
+    return TokenTable(view, np.frombuffer(stream.getbuffer(), np.uint8))
 
 
-def write_table(stream: BinaryIO, encoded: Iterable[tuple[int, Encoded | Issue]]) -> None:
-    """Write tokens as they come, and everything else behind them."""
-    columns: dict[str, list[Any]] = {"roles": [], "position": [], "length": []}
+def _write(stream: BinaryIO, encoded: Iterable[tuple[int, Sample | Issue]]) -> None:
     dropped: list[Any] = []
-    fields: frozenset[str] | None = None
-    size = 0
-    for position, result in encoded:
-        if isinstance(result, Issue):
-            dropped.append([result.code, result.type.meaning, result.message, astuple(result.location)])
+    samples: list[tuple[int, ...]] = []
+    per_token: list[str] = ["input_ids"]
+    per_sample: list[str] = []
+    end = 0
+    for position, sample in encoded:
+        if isinstance(sample, Issue):
+            dropped.append([sample.code, sample.type.meaning, sample.message, astuple(sample.location)])
             continue
-        extra = _extra(result)
-        fields = frozenset(extra) if fields is None else fields
-        if fields != frozenset(extra):
+        arrays = [name for name in sorted(sample) if np.ndim(sample[name])]
+        numbers = [name for name in sorted(sample) if not np.ndim(sample[name])]
+        if not samples:
+            per_token, per_sample = arrays, numbers
+        elif (per_token, per_sample) != (arrays, numbers):
             raise DataError(
                 "samples of different kinds", code="samples-differ", where=f"row {position}",
-                expected=", ".join(sorted(fields)) or "tokens only",
-                hint="give all samples the same fields",
+                expected=", ".join([*per_token, *per_sample]), hint="give all samples the same fields",
             )  # fmt: skip
-        size += stream.write(result.ids.astype("<i4").tobytes())
-        columns["roles"].append(result.roles)
-        columns["position"].append([position])
-        columns["length"].append([len(result.ids)])
-        for name, value in extra.items():
-            columns.setdefault(name, []).append(np.atleast_1d(value))
-    index: dict[str, Any] = {"ids": ["<i4", 0, size // 4]}
-    for name, arrays in columns.items():
-        array = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-        array = array.astype(np.uint8 if name in ("roles", "token_type_ids") else "<i8")
-        stream.write(b"\0" * (-size % 8))
-        size += -size % 8
-        index[name] = [array.dtype.str, size, len(array)]
-        size += stream.write(array.tobytes())
-    tail = orjson.dumps({"arrays": index, "dropped": dropped})
-    stream.write(tail + _TAIL.pack(len(tail)))
+        records = np.empty(len(sample["input_ids"]), _token_type(per_token))
+        for name in per_token:
+            records[name] = sample[name]
+        end += len(records)
+        stream.write(records.tobytes())
+        samples.append((position, end, *(int(sample[name]) for name in per_sample)))
+    stream.write(np.array(samples, _sample_type(per_sample)).tobytes())
+    tail = {"per_token": per_token, "per_sample": per_sample, "samples": len(samples), "dropped": dropped}
+    text = orjson.dumps(tail)
+    stream.write(text + _TAIL.pack(len(text)))
 
 
 class TokenTable:
-    """Tokens by sample.
+    """Tokens by sample, from the file or its bytes; another process maps the file again."""
 
-    Args:
-        data: the file, or its bytes.
-    """
-
-    def __init__(self, data: Path | np.ndarray):
-        self._data = data
-        self._open()
-
-    def _open(self) -> None:
-        memory = np.memmap(self._data, np.uint8, "r") if isinstance(self._data, Path) else self._data
+    def __init__(self, view: View, data: Path | np.ndarray):
+        self._view, self._data = view, data
+        memory = np.memmap(data, np.uint8, "r") if isinstance(data, Path) else data
         (size,) = _TAIL.unpack(memory[-_TAIL.size :].tobytes())
         tail = orjson.loads(memory[-_TAIL.size - size : -_TAIL.size].tobytes())
-        self._arrays = {
-            name: memory[start : start + count * np.dtype(kind).itemsize].view(kind)
-            for name, (kind, start, count) in tail["arrays"].items()
-        }
-        self.lengths: Ints = np.array(self._arrays["length"], np.int64)
-        self.positions: Ints = np.array(self._arrays["position"], np.int64)
-        self._ends = np.cumsum(self.lengths)
-        self.dropped: Sequence[Issue] = [_issue(*entry) for entry in tail["dropped"]]
+        self._per_sample: list[str] = tail["per_sample"]
+        sample_type = _sample_type(self._per_sample)
+        split = len(memory) - _TAIL.size - size - tail["samples"] * sample_type.itemsize
+        self._tokens = memory[:split].view(_token_type(tail["per_token"]))
+        self._samples = np.frombuffer(memory[split:].tobytes(), sample_type, tail["samples"])
+        self.lengths: Ints = np.diff(self._samples["end"], prepend=0)
+        self.dropped = [_issue(*entry) for entry in tail["dropped"]]
+
+    def __reduce__(self) -> Any:
+        return TokenTable, (self._view, self._data)
 
     def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_data": self._data}  # another process maps the file again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._data = state["_data"]
-        self._open()
-
-    def sample(self, index: int) -> Sample:
-        """The fields of one sample; the arrays are its own."""
-        end = int(self._ends[index])
-        tokens = slice(end - int(self.lengths[index]), end)
-        ids = self._arrays["ids"][tokens].astype(np.int64)
-        sample: Sample = {"input_ids": ids, "roles": np.array(self._arrays["roles"][tokens])}
-        if "answer" in self._arrays:
-            first, last = self._arrays["answer"][2 * index : 2 * index + 2].tolist()
-            sample |= {"start_positions": first, "end_positions": last}
-        elif "class" in self._arrays:
-            sample["labels"] = int(self._arrays["class"][index])
-        elif "labels" in self._arrays:
-            sample["labels"] = np.array(self._arrays["labels"][tokens], np.int64)
-        else:
-            sample["labels"] = ids.copy()
-        if "token_type_ids" in self._arrays:
-            sample["token_type_ids"] = self._arrays["token_type_ids"][tokens].astype(np.int64)
-        return sample
-
-
-class TokenView(View):
-    """The samples of a view that have tokens."""
-
-    varies = False
-
-    def __init__(self, inner: View, table: TokenTable):
-        super().__init__(inner)
-        self._table = table
-
-    def __len__(self) -> int:
-        return len(self._table)
+        return len(self._samples)
 
     def get(self, index: int, epoch: int = 0) -> Sample:
-        """The tokens of one sample."""
-        return self._table.sample(index)
+        """The fields of one sample; the arrays are its own."""
+        record = self._samples[index]
+        tokens = self._tokens[record["end"] - self.lengths[index] : record["end"]]
+        sample: Sample = {name: int(record[name]) for name in self._per_sample}
+        for name in tokens.dtype.names or ():
+            sample[name] = tokens[name].astype(np.uint8 if name == "roles" else np.int64)
+        return sample
 
     def location(self, index: int) -> Location:
-        """Where a sample comes from."""
-        return self.inner.location(int(self._table.positions[index]))
-
-    def lengths(self) -> Ints:
-        """Tokens of each sample."""
-        return self._table.lengths
+        return self._view.location(int(self._samples["position"][index]))
 
     def strata(self) -> Sequence[Any] | None:
-        """Class of each sample, if known."""
-        strata = self.inner.strata()
-        return None if strata is None else [strata[int(position)] for position in self._table.positions]
+        strata = self._view.strata()
+        return None if strata is None else [strata[position] for position in self._samples["position"].tolist()]
 
 
-def _extra(encoded: Encoded) -> dict[str, Any]:
-    """What a sample has besides tokens and roles."""
-    extra: dict[str, Any] = {}
-    if encoded.answer is not None:
-        extra["answer"] = encoded.answer
-    elif isinstance(encoded.target, np.ndarray):
-        extra["labels"] = encoded.target
-    elif encoded.target is not None:
-        extra["class"] = encoded.target
-    if encoded.token_type_ids is not None:
-        extra["token_type_ids"] = encoded.token_type_ids
-    return extra
+def _token_type(names: Sequence[str]) -> np.dtype[Any]:
+    return np.dtype([(name, _SMALL.get(name, "<i4")) for name in names])
+
+
+def _sample_type(names: Sequence[str]) -> np.dtype[Any]:
+    return np.dtype([(name, "<i8") for name in ("position", "end", *names)])
 
 
 def _issue(code: str, meaning: str, message: str, location: Sequence[Any]) -> Issue:

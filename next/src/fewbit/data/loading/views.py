@@ -1,26 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples by position and epoch, one view on top of another; what a step works on, and what it may use."""
+"""What a step takes and returns: a `View` of samples by position and epoch, and the counts of what was left out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fewbit.data.dataset import Dataset
-from fewbit.data.text.content import CHATS, message_text
+from fewbit.data.text.content import texts_in
 from fewbit.data.text.roles import Ints
 from fewbit.data.types import DataReport, Issue, Location, Sample, SampleError
 from fewbit.errors import DataError, plural
 
 if TYPE_CHECKING:
-    from fewbit.data.loading.config import CustomConfig
+    from fewbit.data.loading.config import CustomConfig, DatasetConfig
 
 MOST_SHOWN = 3
-LENGTH_FIELDS = ("input_ids", "input_values", "input_features", "audio")
+Function = Callable[[Sample, int, int], Sample]
+"""From a sample, its position in the data and the epoch to another sample."""
+
+
+class Samples(Protocol):
+    """What a view is a view of."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, index: int, epoch: int = 0) -> Sample:
+        """One sample as it is in one epoch."""
+        ...
+
+    def location(self, index: int) -> Location:
+        """Where a sample comes from."""
+        ...
+
+    def strata(self) -> Sequence[Any] | None:
+        """Class of each sample, if known without reading."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Some samples, in an order, through functions. Also a `Source`, at epoch 0.
+
+    Args:
+        samples: what it is a view of.
+        positions: which of these; `None` for all.
+        functions: applied one after the other when a sample is read.
+        lengths: tokens of each sample, if known without reading.
+        varies: whether samples differ from epoch to epoch.
+        facts: classes and task.
+    """
+
+    samples: Samples
+    positions: Ints | None = None
+    functions: tuple[Function, ...] = ()
+    lengths: Ints | None = None
+    varies: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.positions is None else len(self.positions)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.get(index)
+
+    def get(self, index: int, epoch: int = 0) -> Sample:
+        """One sample as it is in one epoch."""
+        position = self._position(index)
+        sample = self.samples.get(position, epoch)
+        try:
+            for function in self.functions:
+                sample = function(sample, position, epoch)
+        except SampleError as error:
+            if error.issue.location != Location():
+                raise
+            raise SampleError(Issue(error.issue.type, error.issue.message, self.location(index))) from error
+        return sample
+
+    def location(self, index: int) -> Location:
+        return self.samples.location(self._position(index))
+
+    def strata(self) -> Sequence[Any] | None:
+        """Class of each sample, if known without reading."""
+        strata = self.samples.strata()
+        return strata if strata is None or self.positions is None else [strata[int(at)] for at in self.positions]
+
+    def select(self, indices: Sequence[int] | Ints) -> View:
+        """Some of the samples, in this order."""
+        chosen = np.asarray(indices, np.int64)
+        positions = chosen if self.positions is None else self.positions[chosen]
+        lengths = None if self.lengths is None else self.lengths[chosen]
+        return View(self.samples, positions, self.functions, lengths, self.varies)
+
+    def map(self, function: Callable[[Sample], Sample], lengths: Ints | None = None) -> View:
+        """Every sample through one more function; `lengths` are those behind it."""
+        return self.map_by_position(partial(_of_sample, function), lengths)
+
+    def map_by_position(self, function: Function, lengths: Ints | None = None, *, varies: bool = False) -> View:
+        """The same for functions that also depend on position or epoch."""
+        return View(self.samples, self.positions, (*self.functions, function), lengths, self.varies or varies)
+
+    def _position(self, index: int) -> int:
+        return index if self.positions is None else int(self.positions[index])
+
+
+def _of_sample(function: Callable[[Sample], Sample], sample: Sample, position: int, epoch: int) -> Sample:
+    return function(sample)
+
+
+@dataclass(frozen=True)
+class DatasetSamples:
+    """The samples of a dataset, always as dicts."""
+
+    dataset: Dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def get(self, index: int, epoch: int = 0) -> Sample:
+        sample = self.dataset[index]
+        if isinstance(sample, str):
+            return {"text": sample}
+        if not isinstance(sample, Mapping):
+            raise DataError(
+                f"a sample is a {type(sample).__name__}", code="sample-type", where=str(self.location(index)),
+                expected="a dict of fields, or text", hint="name its parts: {'image': …, 'label': …}",
+            )  # fmt: skip
+        return dict(sample)
+
+    def location(self, index: int) -> Location:
+        return self.dataset.location(index)
+
+    def strata(self) -> Sequence[Any] | None:
+        return self.dataset.strata()
 
 
 @dataclass
@@ -29,8 +146,7 @@ class Preparation:
 
     Args:
         rows: in the requested split.
-        dropped: how many were left out, by reason.
-        first: a few locations of each.
+        dropped: how many were left out, by reason; `first` has a few locations of each.
         notes: what was assumed, changed or counted.
         data: the report of the data itself.
     """
@@ -47,11 +163,21 @@ class Preparation:
         if self.dropped[reason] <= MOST_SHOWN:
             self.first.setdefault(reason, []).append(str(location))
 
-    def drop_issue(self, issue: Issue, error: SampleError | None = None) -> None:
-        """Count a damaged sample, or raise if that is what `on_error` says."""
+    def drop_issue(self, issue: Issue) -> None:
+        """Count a sample that cannot be used, or raise if that is what `on_error` says."""
         if self.data.add(issue.type, issue.message, issue.location) == "raise":
-            raise error or SampleError(issue)
+            raise SampleError(issue)
         self.drop(f"{issue.type.meaning}: {issue.message}", issue.location)
+
+    def usable(self, view: View) -> Iterator[tuple[int, Sample]]:
+        """One pass over a view; what cannot be used is counted and left out."""
+        for index in range(len(view)):
+            try:
+                sample = view.get(index)
+            except SampleError as error:
+                self.drop_issue(error.issue)
+                continue
+            yield index, sample
 
     def lines(self) -> list[str]:
         """One line per reason: `3 of 20 rows left out: the answer is empty (rows.jsonl:4, …)`."""
@@ -61,41 +187,12 @@ class Preparation:
             for reason, count in self.dropped.most_common()
         ]
 
-
-class View:
-    """Samples over another view; by default the same ones.
-
-    Attributes:
-        inner: the view below.
-        varies: whether samples differ from epoch to epoch.
-    """
-
-    def __init__(self, inner: View):
-        self.inner = inner
-
-    @property
-    def varies(self) -> bool:
-        """Whether samples differ from epoch to epoch."""
-        return self.inner.varies
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def get(self, index: int, epoch: int = 0) -> Sample:
-        """One sample as it is in one epoch."""
-        return self.inner.get(index, epoch)
-
-    def location(self, index: int) -> Location:
-        """Where a sample comes from."""
-        return self.inner.location(index)
-
-    def lengths(self) -> Ints | None:
-        """Tokens of each sample, if known without reading."""
-        return self.inner.lengths()
-
-    def strata(self) -> Sequence[Any] | None:
-        """Class of each sample, if known without reading."""
-        return self.inner.strata()
+    def nothing_left(self) -> DataError:
+        """The error for data of which no sample can be used."""
+        return DataError(
+            ": ".join(["no sample is left", *self.lines()[:1]]), code="no-samples", where=self.data.source or None,
+            expected="at least one", hint="`fewbit check` lists what is wrong with the data",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,145 +200,25 @@ class Context:
     """What a step may use.
 
     Args:
-        settings: of the configuration.
-        tokenizer: loads the tokenizer.
+        config: the configuration.
         split: `train`, `validation`, another name, or `None` for all rows.
         preparation: takes what is left out or worth knowing.
         open: opens other data the same way, up to this step.
         cache_key: everything the samples depend on so far; `None` if that is not known.
     """
 
-    settings: CustomConfig
-    tokenizer: Callable[[], Any]
+    config: DatasetConfig
     split: str | None
     preparation: Preparation
     open: Callable[[Any], View]
     cache_key: str | None = None
 
     @property
-    def training(self) -> bool:
-        """Whether the samples are trained on."""
-        return self.split == "train"
+    def settings(self) -> CustomConfig:
+        return self.config.custom_config
 
-
-class DatasetView(View):
-    """The samples of a dataset."""
-
-    varies = False
-
-    def __init__(self, dataset: Dataset):
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def get(self, index: int, epoch: int = 0) -> Sample:
-        """One sample, always as a dict."""
-        sample = self._dataset[index]
-        if isinstance(sample, dict):
-            return sample
-        return {"text": sample} if isinstance(sample, str) else dict(sample)
-
-    def location(self, index: int) -> Location:
-        """Where a sample comes from."""
-        return self._dataset.location(index)
-
-    def lengths(self) -> Ints | None:
-        """Nothing is known."""
-        return None
-
-    def strata(self) -> Sequence[Any] | None:
-        """Class of each sample, if the source knows."""
-        return self._dataset.strata()
-
-
-class Selected(View):
-    """Some samples of a view, in a given order."""
-
-    def __init__(self, inner: View, positions: Sequence[int] | Ints):
-        super().__init__(inner)
-        self.positions = np.asarray(positions, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def get(self, index: int, epoch: int = 0) -> Sample:
-        """One sample."""
-        return self.inner.get(int(self.positions[index]), epoch)
-
-    def location(self, index: int) -> Location:
-        """Where a sample comes from."""
-        return self.inner.location(int(self.positions[index]))
-
-    def lengths(self) -> Ints | None:
-        """Of the selected samples."""
-        lengths = self.inner.lengths()
-        return None if lengths is None else lengths[self.positions]
-
-    def strata(self) -> Sequence[Any] | None:
-        """Of the selected samples."""
-        strata = self.inner.strata()
-        return None if strata is None else [strata[int(position)] for position in self.positions]
-
-
-class Mapped(View):
-    """Every sample through a function; `keeps_length` if the number of tokens stays the same."""
-
-    def __init__(self, inner: View, function: Callable[[Sample], Sample], *, keeps_length: bool = False):
-        super().__init__(inner)
-        self._function, self._keeps_length = function, keeps_length
-
-    def get(self, index: int, epoch: int = 0) -> Sample:
-        """One sample."""
-        try:
-            return self._function(self.inner.get(index, epoch))
-        except SampleError as error:
-            if error.issue.location == Location():
-                raise SampleError(Issue(error.issue.type, error.issue.message, self.location(index))) from error
-            raise
-
-    def lengths(self) -> Ints | None:
-        """Those below, if the function keeps them."""
-        return self.inner.lengths() if self._keeps_length else None
-
-
-class ViewSource:
-    """A view as the source of a `Dataset`, at epoch 0."""
-
-    def __init__(self, view: View, facts: dict[str, Any]):
-        self.view, self.facts = view, facts
-
-    def __len__(self) -> int:
-        return len(self.view)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.view.get(index)
-
-    def location(self, index: int) -> Location:
-        """Where a sample comes from."""
-        return self.view.location(index)
-
-    def strata(self) -> Sequence[Any] | None:
-        """Class of each sample, if known without reading."""
-        return self.view.strata()
-
-
-def usable(view: View, preparation: Preparation) -> Iterator[tuple[int, Sample]]:
-    """One pass over a view; what cannot be used is counted and left out."""
-    for index in range(len(view)):
-        try:
-            yield index, view.get(index)
-        except SampleError as error:
-            preparation.drop_issue(error.issue, error)
-
-
-def texts_in(sample: Sample) -> list[str]:
-    """Every text of a sample, those of a chat too."""
-    texts = [value for value in sample.values() if isinstance(value, str)]
-    for name in CHATS:
-        turns = [turn for turn in sample.get(name) or () if isinstance(turn, dict)]
-        texts += [message_text(turn.get("content", turn.get("value"))) for turn in turns]
-    return texts
+    def note(self, text: str) -> None:
+        self.preparation.notes.append(text)
 
 
 def length_of(sample: Sample) -> int | None:
@@ -250,7 +227,7 @@ def length_of(sample: Sample) -> int | None:
     >>> length_of({"input_ids": [5, 6, 7]}), length_of({"text": "four"}), length_of({"label": 3})
     (3, 4, None)
     """
-    for name in LENGTH_FIELDS:
+    for name in ("input_ids", "input_values", "input_features", "audio"):
         if name in sample:
             return len(sample[name])
     texts = texts_in(sample)
@@ -263,9 +240,8 @@ def lengths_of(view: View) -> Ints:
     Raises:
         DataError: a sample has no length.
     """
-    lengths = view.lengths()
-    if lengths is not None:
-        return lengths
+    if view.lengths is not None:
+        return view.lengths
     lengths = np.empty(len(view), np.int64)
     for index in range(len(view)):
         length = length_of(view.get(index))

@@ -8,12 +8,11 @@ that imports the main script again and receives the data by pickle; both can fai
 from __future__ import annotations
 
 import ast
+import io
 import multiprocessing
-import pickletools
 import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fewbit.errors import UsageError
@@ -34,34 +33,35 @@ def check_workers(payload: Any, start_method: str | None = None) -> str:
     Raises:
         UsageError: they cannot, with the reason and what to do.
     """
-    method = start_method or multiprocessing.get_start_method(allow_none=True) or _default_method()
-    if method not in multiprocessing.get_all_start_methods():
+    methods = multiprocessing.get_all_start_methods()  # the platform's own comes first
+    method = start_method or multiprocessing.get_start_method(allow_none=True) or methods[0]
+    if method not in methods:
         raise _error(f"this platform cannot {method} processes", f"start_method='spawn', or {_NO_WORKERS}")
     if method == "fork":
         return method
     main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    by_name = getattr(getattr(main, "__spec__", None), "name", None) is not None
-    reruns = by_name or file is not None
-    if file is not None and not by_name and not Path(file).is_file():
+    script = getattr(main, "__file__", None)
+    if script is not None and getattr(main, "__spec__", None) is None and not Path(script).is_file():
         raise _error(
-            f"a worker process would run the main script {file!r} again, which is no file",
+            f"a worker process would run the main script {script!r} again, which is no file",
             f"save the script as a file, or {_NO_WORKERS}",
         )
-    if reruns and file is not None and not _guarded(Path(file), sys._getframe(1)):
+    if script is not None and not _guarded(Path(script)):
+        name = Path(script).name
         raise _error(
-            f"a worker process would run {Path(file).name} again from its first line",
-            f"put the code of {Path(file).name} under `if __name__ == '__main__':`, or {_NO_WORKERS}",
+            f"a worker process would run {name} again from its first line",
+            f"put the code of {name} under `if __name__ == '__main__':`, or {_NO_WORKERS}",
         )
     try:
-        content = bytes(ForkingPickler.dumps(payload))
+        recorder = _ModuleRecorder(io.BytesIO())
+        recorder.dump(payload)
     except Exception as error:  # whatever an object raises that cannot be pickled
         raise _error(
             f"the data cannot be sent to a worker process: {type(error).__name__}: {error}",
             f"use functions of a module instead of lambdas and local ones, or {_NO_WORKERS}",
         ) from error
-    for module in sorted(_modules(content)):
-        if module == "__main__" and not reruns:
+    for module in sorted(recorder.modules):
+        if module == "__main__" and script is None:
             raise _error(
                 "a worker process cannot find what is defined in a notebook, on standard input or by -c",
                 f"put the collator and functions into a .py file and import them, or {_NO_WORKERS}",
@@ -74,20 +74,28 @@ def check_workers(payload: Any, start_method: str | None = None) -> str:
     return method
 
 
-def _default_method() -> str:
-    return multiprocessing.get_all_start_methods()[0]
+class _ModuleRecorder(ForkingPickler):
+    """Pickles, and notes from which modules functions and classes would be imported."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.modules: set[str] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type) or hasattr(value, "__qualname__"):
+            self.modules.add(str(getattr(value, "__module__", None) or "builtins"))
+        return NotImplemented
 
 
-def _guarded(file: Path, frame: FrameType | None) -> bool:
+def _guarded(script: Path) -> bool:
     """Whether the line of the main script that led here is under `if __name__ == "__main__":`."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
-            break
+    frame = sys._getframe(1)
+    while not (frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>"):
+        if frame.f_back is None:  # called from a thread, or the main script has finished
+            return True
         frame = frame.f_back
-    if frame is None:  # called from a thread, or the main script has finished
-        return True
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return True
     for node in tree.body:
@@ -96,33 +104,12 @@ def _guarded(file: Path, frame: FrameType | None) -> bool:
     return False
 
 
-def _modules(content: bytes) -> set[str]:
-    """Modules that a pickle imports from; a repeated name is a reference to the pickle's memo."""
-    modules: set[str] = set()
-    memo: dict[int, str] = {}
-    pushed: list[str] = []  # the texts on the stack, in order; of other values only that they are no text
-    for opcode, argument, _ in pickletools.genops(content):
-        if opcode.name == "GLOBAL":
-            modules.add(str(argument).split(" ")[0])
-        elif opcode.name == "STACK_GLOBAL":
-            modules.add(pushed[-2] if len(pushed) > 1 else "")
-            pushed.append("")
-        elif opcode.name == "MEMOIZE":
-            memo[len(memo)] = pushed[-1] if pushed else ""
-        elif opcode.name in ("BINGET", "LONG_BINGET"):
-            pushed.append(memo.get(argument if isinstance(argument, int) else -1, ""))
-        else:
-            pushed.append(argument if isinstance(argument, str) else "")
-    return modules - {""}
-
-
 def _importable(module: str) -> bool:
     """Whether a new process finds a module by its name: a file that was loaded by hand is not found."""
     top = module.partition(".")[0]
     if top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return True
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-    return any(finder.find_spec(top, None) is not None for finder in finders)
+    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path if hasattr(finder, "find_spec"))
 
 
 def _error(problem: str, hint: str) -> UsageError:

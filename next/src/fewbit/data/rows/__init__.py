@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of any format as samples: `Table` says where rows come from, `meaning.row_source` what they mean."""
+"""Tables of any format as samples: `table.Table` says where rows come from, `source.row_source` what they mean."""

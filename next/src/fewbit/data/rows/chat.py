@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fewbit.data.rows.table import nested
+from fewbit.data.rows.text import row_error
 from fewbit.data.types import IssueType, Severity
 
 COLUMNS = ("messages", "conversations", "conversation", "dialog", "dialogue")
@@ -18,10 +20,9 @@ _ROLES = {
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
 }
 
-BAD_MESSAGE = IssueType(
-    "bad-message", Severity.ERROR, "chat message without role or content", 'write {"role": …, "content": …}', "raise",
-    ("drop", "keep"), "leaves the row out",
-)  # fmt: skip
+BAD_MESSAGE = row_error(
+    "bad-message", "chat message without role or content", 'write {"role": …, "content": …}', "keep"
+)
 UNKNOWN_ROLE = IssueType("unknown-role", Severity.WARNING, "unknown chat role", "write system, user, assistant or tool")
 EMPTY_MESSAGE = IssueType(
     "empty-message", Severity.WARNING, "chat message without text", "write the text, or leave the message out"
@@ -30,11 +31,9 @@ STARTS_WITH_ANSWER = IssueType(
     "starts-with-answer", Severity.WARNING, "chat that begins with the assistant", "put the user's message first"
 )
 ENDS_UNANSWERED = IssueType(
-    "ends-unanswered",
-    Severity.NOTE,
-    "chat that does not end with the assistant",
+    "ends-unanswered", Severity.NOTE, "chat that does not end with the assistant",
     "leave it out of training: it has no answer",
-)
+)  # fmt: skip
 ISSUES = (BAD_MESSAGE, UNKNOWN_ROLE, EMPTY_MESSAGE, STARTS_WITH_ANSWER, ENDS_UNANSWERED)
 
 Problem = tuple[IssueType, str]
@@ -102,6 +101,12 @@ def remarks(messages: list[dict[str, Any]]) -> list[Problem]:
     if messages and (not roles or roles[-1] == "user"):
         problems.append((ENDS_UNANSWERED, f"the last message is the {messages[-1]['role']}'s"))
     return problems
+
+
+def messages_of(row: Mapping[str, Any], column: str) -> Any:
+    """The messages of a row: under their column, or under another name that means the same."""
+    value = nested(dict(row), column)
+    return value if value is not None else next((row[name] for name in COLUMNS if row.get(name) is not None), None)
 
 
 def _key(item: Mapping[str, Any], names: tuple[str, ...]) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A repaired copy of text tables: unusable rows are left out, certain repairs made, the rest copied byte for byte."""
+"""A repaired copy of a table: unusable rows are left out, certain repairs made, the rest copied byte for byte."""
 
 from __future__ import annotations
 
@@ -8,40 +8,37 @@ import io
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 import orjson
 
-from fewbit.data.rows.blocks import Block
+from fewbit.data.rows.arrow import ArrowTable
 from fewbit.data.rows.csv_reader import CsvReader
 from fewbit.data.rows.json_reader import JsonReader
-from fewbit.data.rows.meaning import RowSource
+from fewbit.data.rows.source import RowSource
 from fewbit.data.rows.table import Row, nested
-from fewbit.data.rows.text_table import Shard, TextTable
-from fewbit.data.types import DataReport
-from fewbit.errors import plural
+from fewbit.data.rows.text_table import Block, Shard, TextTable
+from fewbit.data.types import DataReport, Files
+from fewbit.errors import plural, require
 
 _LINES_SHOWN = 5
+_BY_MEANING = "left out because of labels, messages or missing files"
 
 
-def write_tables(source: RowSource, folder: Path) -> list[str]:
-    """Write the files of a source into a folder; a file without problems is copied byte for byte.
-
-    Args:
-        source: scanned with `full` depth.
-        folder: empty.
-
-    Returns:
-        One line per change.
-    """
+def write_text_tables(source: RowSource, folder: Path) -> list[str]:
+    """Write the CSV or JSON files of a source into a folder; a file without problems is copied byte for byte."""
+    changes: list[str] = []
     table = source.table
-    assert isinstance(table, TextTable)
+    if not isinstance(table, TextTable):  # rows that are not as in the file: boxes of an image, questions of a text
+        for name in {table.location(index).file for index in range(len(table))}:
+            _copy(table.files, name, folder)  # type: ignore[attr-defined]
+        _copy_media(source, folder)
+        return []
     dropped = set(source.dropped)
     used_names = {shard.name for shard in table.shards}
-    changes: list[str] = []
     for shard, report, blocks in table.scan_again():
         target = folder / shard.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,38 +46,79 @@ def write_tables(source: RowSource, folder: Path) -> list[str]:
         with temporary.open("wb") as out:
             lost = _write_rows(shard, blocks, dropped, out)
         described = _changes(shard, report, lost)
-        if described or _renamed(shard) or shard.reader.text.encoding != "utf-8":
+        renamed = isinstance(shard.reader, CsvReader) and shard.reader.renamed
+        if described or renamed or shard.reader.text.encoding != "utf-8":
             plain_name = _plain_name(shard.name, used_names)
             os.replace(temporary, folder / plain_name)
             written = f"{shard.name}: written again" + (f" as {plain_name}" if plain_name != shard.name else "")
             changes += [written, *described]
         else:
             temporary.unlink()
-            with shard.reader.text.files.open(shard.name) as stream, target.open("wb") as out:
-                shutil.copyfileobj(stream, out)
-    if source.plan.media is not None:
-        _copy_media(source, folder)
+            _copy(shard.reader.text.files, shard.name, folder)
+    _copy_media(source, folder)
     return changes
+
+
+def write_arrow_tables(source: RowSource, folder: Path) -> list[str]:
+    """Write the Parquet or Arrow files of a source without the rows that cannot be used, in the same format."""
+    table = source.table
+    assert isinstance(table, ArrowTable)
+    changes: list[str] = []
+    for number, row_file in enumerate(table.row_files):
+        usable = {position: table.usable_rows(position, source.dropped) for position in table.groups_of(number)}
+        if all(rows.all() for rows in usable.values()):
+            _copy(table.files, row_file.name, folder)
+            continue
+        target = folder / row_file.name.removesuffix(".gz").removesuffix(".zst")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _writer(table, number, target) as writer:
+            for position, rows in usable.items():
+                for batch in _usable_batches(table, position, rows):
+                    writer.write_batch(batch)
+        lost = sum(int((~rows).sum()) for rows in usable.values())
+        changes.append(f"{row_file.name}: {plural(lost, 'row')} left out")
+    _copy_media(source, folder)
+    return changes
+
+
+def _writer(table: ArrowTable, file: int, target: Path) -> Any:
+    arrow = require("pyarrow", extra="parquet", purpose="Parquet and Arrow files")
+    schema = table.schemas[file]
+    if table.kind == "parquet":
+        return require("pyarrow.parquet", extra="parquet", purpose="Parquet files").ParquetWriter(target, schema)
+    return arrow.ipc.new_file(str(target), schema)
+
+
+def _usable_batches(table: ArrowTable, position: int, rows: np.ndarray) -> Iterator[Any]:
+    arrow = require("pyarrow", extra="parquet", purpose="Parquet and Arrow files")
+    start = 0
+    for batch in table.stream(position) if rows.any() else ():
+        chosen = rows[start : start + batch.num_rows]
+        start += batch.num_rows
+        if chosen.any():
+            yield batch.filter(arrow.array(chosen))
+        if not rows[start:].any():  # what follows may be damaged
+            return
 
 
 def _write_rows(shard: Shard, blocks: Iterator[tuple[int, Block]], dropped: set[int], out: BinaryIO) -> int:
     """Write the usable rows of a file; how many were left out by their meaning."""
     reader = shard.reader
     lost = 0
-    array = isinstance(reader, JsonReader) and reader.shape.kind in ("array", "data")
+    array = isinstance(reader, JsonReader) and reader.layout == "array"
     with reader.text.open() as stream:
-        if isinstance(reader, CsvReader):
-            out.write(_header(reader, stream))
+        if isinstance(reader, CsvReader):  # its header, and what comes before
+            lead = _csv_line(reader, list(reader.columns)) if reader.renamed else None
+            out.write(lead or stream.read(reader.text.begin + reader.lead))
         out.write(b"[\n" if array else b"")
         separator = b""
         for first, block in blocks:
-            spans = zip(block.rows, block.starts.tolist(), block.ends.tolist())
-            for position, (row, start, end) in enumerate(spans):
+            for position, (start, end) in enumerate(zip(block.starts.tolist(), block.ends.tolist())):
                 if first + position in dropped:
                     lost += 1
                     continue
                 if position in block.repaired:
-                    raw = _serialized(reader, row)
+                    raw = _serialized(reader, block.rows[position])
                 else:
                     stream.seek(start)
                     raw = stream.read(end - start)
@@ -88,14 +126,6 @@ def _write_rows(shard: Shard, blocks: Iterator[tuple[int, Block]], dropped: set[
                 separator = b",\n" if array else b"" if raw.endswith((b"\n", b"\r")) else b"\n"
         out.write(b"\n]\n" if array else b"")
     return lost
-
-
-def _header(reader: CsvReader, stream: BinaryIO) -> bytes:
-    """The bytes before the first row, or the new names of the columns."""
-    if not reader.renamed:
-        stream.seek(0)
-        return stream.read(reader.text.begin + reader.lead)
-    return _csv_line(reader, list(reader.columns))
 
 
 def _serialized(reader: object, row: Row) -> bytes:
@@ -113,26 +143,18 @@ def _csv_line(reader: CsvReader, fields: list[str]) -> bytes:
     return out.getvalue().encode()
 
 
-def _renamed(shard: Shard) -> bool:
-    return isinstance(shard.reader, CsvReader) and shard.reader.renamed
-
-
 def _changes(shard: Shard, report: DataReport, lost: int) -> list[str]:
     """What was left out or repaired, by code, with the first lines."""
     changes = []
-    lines: dict[str, list[int]] = {}
-    for issue in report.issues:
-        lines.setdefault(issue.code, []).append(issue.location.line or 0)
-    for code, count in sorted(Counter(report.counts).items()):
+    for code, count in sorted(report.counts.items()):
         action = report.action(report.types[code])
         if action == "keep":
             continue
-        line_list = ", ".join(map(str, lines[code][:_LINES_SHOWN])) + (", …" if count > _LINES_SHOWN else "")
+        lines = [str(issue.location.line or 0) for issue in report.issues if issue.code == code][:_LINES_SHOWN]
+        line_list = ", ".join(lines) + (", …" if count > _LINES_SHOWN else "")
         change = "repaired" if action == "repair" else f"{plural(count, 'row')} left out"
         changes.append(f"{shard.name}: {code}: {change}, {'line' if count == 1 else 'lines'} {line_list}")
-    if lost:
-        changes.append(f"{shard.name}: {plural(lost, 'row')} left out because of labels, messages or missing files")
-    return changes
+    return [*changes, f"{shard.name}: {plural(lost, 'row')} {_BY_MEANING}"] if lost else changes
 
 
 def _plain_name(name: str, used_names: set[str]) -> str:
@@ -147,16 +169,19 @@ def _plain_name(name: str, used_names: set[str]) -> str:
     return _plain_name(f"{stem}-unpacked{dot}{suffix}.gz", used_names)
 
 
+def _copy(files: Files, name: str, folder: Path) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    with files.open(name) as stream, (folder / name).open("wb") as out:
+        shutil.copyfileobj(stream, out)
+
+
 def _copy_media(source: RowSource, folder: Path) -> None:
     """The files that the rows name."""
     media = source.plan.media
-    assert media is not None
-    column = source.plan.layout.roles[media.kind]
-    for index in range(len(source)):
+    for index in range(len(source)) if media is not None and media.files is not None else ():
         location = source.location(index)
         position = location.index if location.index is not None else index
-        name = media.find(nested(source.plan.project(source.table.row(position)), column), location.file)
-        if name is not None and media.files is not None and not (folder / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with media.files.open(name) as stream, (folder / name).open("wb") as out:
-                shutil.copyfileobj(stream, out)
+        assert media is not None and media.files is not None
+        name = media.find(nested(source.plan.project(source.table.row(position)), media.columns[0]), location.file)
+        if name is not None and not (folder / name).exists():
+            _copy(media.files, name, folder)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a JSON file: lines, an array, `{"data": [...]}`, or objects one after another.
+"""Records of a JSON file: lines, the elements of an array, or objects one after another.
 
-orjson parses every record. What it hides is found by cheap counting per block, and only such records are read again:
-duplicate keys (more `":` in the text than when the rows are written again), integers beyond 64 bits (a float
-whose text has 19 digits).
-What it refuses is read again too, and our own look at the text gives the code: NUL, encoding, depth, NaN, surrogates.
+orjson parses every record. What it passes over shows in cheap counts per block: a key that occurs twice is missing when
+the rows are written again, and an integer beyond 64 bits is a float whose text has 19 digits. Only such records, and
+those it refuses, are read a second time, strictly, with a code for each problem.
 """
 
 from __future__ import annotations
@@ -12,206 +11,292 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
 
-from fewbit.data.rows.blocks import (
+from fewbit.data.rows import text as plain_text
+from fewbit.data.rows.check import ParsedRows, canonical, hash_rows
+from fewbit.data.rows.table import Row
+from fewbit.data.rows.text import (
     BAD_ENCODING,
-    MOST_RECORD,
     NUL_BYTE,
     ROW_TOO_LONG,
-    Block,
+    TextFile,
     complete_lines,
     encoding_message,
     readable,
+    row_error,
     usable,
 )
-from fewbit.data.rows.duplicates import ParsedRows, canonical, hash_rows
-from fewbit.data.rows.json_shape import BAD_JSON, Elements, Shape
-from fewbit.data.rows.table import Row
-from fewbit.data.rows.text import TextFile
+from fewbit.data.rows.text_table import Block
 from fewbit.data.types import DataReport, IssueType, Location, Severity
 from fewbit.errors import plural
 
 DEEPEST = 253
-"""What orjson writes again."""
+"""Levels that orjson writes again."""
 
-TRUNCATED_ROW = IssueType(
-    "truncated-row", Severity.ERROR, "file that ends inside a row", "download the file again", "raise", ("drop",),
-    "leaves the row out",
+BAD_JSON = row_error(
+    "bad-json", "row that is not JSON", "correct the row, or leave it out: {on_error=bad-json=drop}"
 )  # fmt: skip
-NOT_AN_OBJECT = IssueType(
-    "not-an-object", Severity.ERROR, "row that is not an object", 'write {"text": …} instead of the bare value',
-    "raise", ("drop",), "leaves the row out",
+TRUNCATED_ROW = row_error("truncated-row", "file that ends inside a row", "download the file again")
+NOT_AN_OBJECT = row_error(
+    "not-an-object", "row that is not an object", 'write {"text": …} instead of the bare value'
 )  # fmt: skip
-DUPLICATE_KEY = IssueType(
-    "duplicate-key", Severity.ERROR, "key that occurs twice in one object", "keep one of the two", "raise",
-    ("drop", "keep"), "leaves the row out",
-)  # fmt: skip
+DUPLICATE_KEY = row_error("duplicate-key", "key that occurs twice in one object", "keep one of the two", "keep")
+LONE_SURROGATE = row_error(
+    "lone-surrogate", "half of a surrogate pair, which is no character", "write the text again as UTF-8"
+)
+TOO_DEEP = row_error("too-deep", f"value nested more than {DEEPEST} deep", "flatten it")
 NAN_IN_JSON = IssueType(
     "nan-in-json", Severity.WARNING, "NaN or Infinity, which JSON does not have", "write null", "keep", ("raise",)
-)
-LONE_SURROGATE = IssueType(
-    "lone-surrogate", Severity.ERROR, "half of a surrogate pair, which is no character",
-    "write the text again as UTF-8", "raise", ("drop",), "leaves the row out",
-)  # fmt: skip
-TOO_DEEP = IssueType(
-    "too-deep",
-    Severity.ERROR,
-    f"value nested more than {DEEPEST} deep",
-    "flatten it",
-    "raise",
-    ("drop",),
-    "leaves the row out",
 )
 MARK_INSIDE = IssueType(
     "mark-inside", Severity.WARNING, "byte-order mark inside the text", "join files without their marks", "repair",
     ("raise",), "removes the mark",
 )  # fmt: skip
+TRUNCATED_FILE = IssueType(
+    "truncated-file", Severity.ERROR, "JSON array that is not closed", "download the file again", "raise", ("drop",),
+    "closes the array after the last complete row",
+)  # fmt: skip
+TRAILING_DATA = IssueType(
+    "trailing-data", Severity.ERROR, "text after the end of the JSON array",
+    "write one array per file, or one row per line", "raise", ("drop",), "leaves the text out",
+)  # fmt: skip
 ISSUES = (
-    TRUNCATED_ROW, NOT_AN_OBJECT, DUPLICATE_KEY, NAN_IN_JSON, LONE_SURROGATE, TOO_DEEP, MARK_INSIDE,
+    BAD_JSON, TRUNCATED_ROW, NOT_AN_OBJECT, DUPLICATE_KEY, LONE_SURROGATE, TOO_DEEP, NAN_IN_JSON, MARK_INSIDE,
+    TRUNCATED_FILE, TRAILING_DATA,
 )  # fmt: skip
 
-_SPACED_KEY = re.compile(rb'"[ \t\r\n]+:')
-_MARKS = re.compile(rb"\s*(?:\xef\xbb\xbf\s*)+")
+TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+("?)|[\[\]{},:]', re.DOTALL)
+"""A string, whose group is empty if it is not closed, or a sign."""
+_LEADING_MARKS = re.compile("\\s*(?:\ufeff\\s*)+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
-_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean", type(None): "null"}
+_DIGITS_TO_ZERO = bytes(48 if 48 <= byte < 58 else byte for byte in range(256))
+_VALUES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+
+Layout = Literal["lines", "array", "values"]
+Problem = tuple[IssueType, str, int]
+"""Issue, message, and offset in the record."""
+
+
+class _Records(NamedTuple):
+    """The undecoded text of some records: where each begins and ends, its line, and its number in an array."""
+
+    raws: list[bytes]
+    starts: np.ndarray
+    ends: np.ndarray
+    lines: np.ndarray
+    numbers: np.ndarray | None
+    ended: bool
+    """Whether a line end follows the last record."""
 
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reads one JSON file.
+    """Reads one JSON file."""
 
-    Args:
-        text: the plain text.
-        shape: lines, array or the like.
-        columns: keys that are known; filled from the first rows.
-    """
+    text: TextFile  # the plain text
+    layout: Layout = "lines"  # one record per line, elements of an array, or objects one after another
+    begin: int = 0  # where the elements of the array begin
+    wrapped: bool = False  # the array is a value of an object
+    columns = ()
 
-    text: TextFile
-    shape: Shape
-    columns: list[str] = field(default_factory=list)
+    @property
+    def numbered(self) -> bool:
+        """Whether records have a number."""
+        return self.layout == "array"
 
     def blocks(self, report: DataReport) -> Iterator[Block]:
-        """Every usable record; problems go into the report."""
         pieces = readable(self.text.pieces(), report)
-        if self.shape.kind == "lines":
-            return self._lines(pieces, report)
-        return self._elements(pieces, report)
+        read = self._lines if self.layout == "lines" else self._elements
+        for records in read(pieces, report):
+            block = _block(records, self.text.name, report)
+            if block.rows:
+                yield block
 
     def parse(self, chunk: bytes, report: DataReport) -> Row | None:
         """The first record of a piece of text; `None` if it is not usable."""
-        if self.shape.kind == "lines":
-            raw, _, _ = chunk.partition(b"\n")
+        if self.layout == "lines":
+            raw = chunk.partition(b"\n")[0]
         else:
-            raw = Elements(self.text.name, Shape("values")).first(chunk)
-        rows = _load([raw])
-        if type(rows[0]) is not dict or not _is_faithful([raw], rows):
-            return _look_closer(raw, Location(self.text.name), True, report)[0]
-        row: Row = rows[0]
-        return row
+            spans, _, _ = _spans(chunk, 0)
+            raw = chunk[slice(*spans[0])] if spans else chunk
+        rows = _loaded([raw])
+        if type(rows[0]) is dict and _is_faithful([raw], rows):
+            row: Row = rows[0]
+            return row
+        return _strictly(raw, Location(self.text.name), True, report)[0]
 
-    def _lines(self, pieces: Iterator[bytes], report: DataReport) -> Iterator[Block]:
+    def _lines(self, pieces: Iterator[bytes], report: DataReport) -> Iterator[_Records]:
         for chunk in complete_lines(pieces, self.text.begin):
             if chunk.data is None:
-                message = f"more than {MOST_RECORD:,} bytes"
-                report.add(ROW_TOO_LONG, message, Location(self.text.name, line=chunk.line, byte=chunk.offset))
+                location = Location(self.text.name, line=chunk.line, byte=chunk.offset)
+                report.add(ROW_TOO_LONG, f"more than {plain_text.MOST_RECORD:,} bytes", location)
+            elif chunk.data:
+                raws = chunk.data.removesuffix(b"\n").split(b"\n")
+                newlines = np.flatnonzero(np.frombuffer(chunk.data, np.uint8) == 10)
+                starts = np.concatenate(([0], newlines + 1))[: len(raws)] + chunk.offset
+                ends = np.append(starts[1:], chunk.offset + len(chunk.data))
+                lines = np.arange(chunk.line, chunk.line + len(raws))
+                yield _Records(raws, starts, ends, lines, None, not chunk.last)
+
+    def _elements(self, pieces: Iterator[bytes], report: DataReport) -> Iterator[_Records]:
+        """Elements of an array, or objects one after another."""
+        level = 1 if self.layout == "array" else 0
+        cursor = _Cursor(self.text.begin)
+        skip, enough = self.begin, 0
+        for piece in chain(pieces, [b""]):
+            if skip:
+                skipped = min(skip, len(piece))
+                cursor.pass_over(piece[:skipped])
+                skip, piece = skip - skipped, piece[skipped:]
+            cursor.buffer += piece
+            if piece and len(cursor.buffer) < enough:
                 continue
-            raws = chunk.data.split(b"\n")
-            if not raws[-1]:
-                raws.pop()
-            if not raws:
-                continue
-            newlines = np.flatnonzero(np.frombuffer(chunk.data, np.uint8) == 10)
-            starts = np.concatenate(([0], newlines + 1))[: len(raws)] + chunk.offset
-            ends = np.append(starts[1:], chunk.offset + len(chunk.data))
-            yield from self._block(
-                raws, starts, ends, range(chunk.line, chunk.line + len(raws)), not chunk.last, report
-            )
+            if len(cursor.buffer) > plain_text.MOST_RECORD + plain_text.BLOCK:
+                message = f"more than {plain_text.MOST_RECORD:,} bytes"
+                report.add(ROW_TOO_LONG, message, Location(self.text.name, line=cursor.line))
+                return  # where an element ends cannot be found from inside it
+            spans, used, closed = _spans(cursor.buffer, level)
+            records = self._records(cursor, spans, closed, report)
+            cursor.advance(used)
+            if records.raws:
+                yield records
+            if closed:
+                self._after(cursor, pieces, report)
+                return
+            enough = 0 if used else 2 * len(cursor.buffer)  # a long element is not searched again for every piece
+        text = cursor.buffer.lstrip()
+        if level or text:
+            cursor.advance(len(cursor.buffer) - len(text))
+            message = "the file ends before the array does" if level and not text else "the file ends inside an object"
+            report.add(TRUNCATED_FILE, message, Location(self.text.name, line=cursor.line))
 
-    def _elements(self, pieces: Iterator[bytes], report: DataReport) -> Iterator[Block]:
-        for raws, starts, lines in Elements(self.text.name, self.shape).split(pieces, report):
-            begins = np.array(starts, np.int64) + self.text.begin
-            ends = begins + np.array([len(raw) for raw in raws], np.int64)
-            yield from self._block(raws, begins, ends, lines, True, report)
+    def _records(self, cursor: _Cursor, spans: list[tuple[int, int]], closed: bool, report: DataReport) -> _Records:
+        raws: list[bytes] = []
+        fields: list[tuple[int, int, int, int]] = []
+        line, counted = cursor.line, 0
+        for begin, end in spans:
+            raw = cursor.buffer[begin:end]
+            value = raw.strip()
+            start = begin + len(raw) - len(raw.lstrip())
+            line, counted = line + cursor.buffer.count(b"\n", counted, start), start
+            offset = cursor.offset + start
+            if value:
+                raws.append(value)
+                fields.append((offset, offset + len(value), line, cursor.number))
+            elif not (closed and cursor.number == 0 and len(spans) == 1):  # an empty array
+                location = Location(self.text.name, line=line, row=cursor.number, byte=offset)
+                report.add(BAD_JSON, "an element is missing", location)
+            cursor.number += 1
+        starts, ends, lines, numbers = np.array(fields, np.int64).reshape(-1, 4).T
+        return _Records(raws, starts, ends, lines, numbers if self.numbered else None, True)
 
-    def _block(
-        self,
-        raws: list[bytes],
-        starts: np.ndarray,
-        ends: np.ndarray,
-        lines: Sequence[int],
-        ended: bool,
-        report: DataReport,
-    ) -> Iterator[Block]:
-        loaded = _load(raws)
-        if set(map(type, loaded)) == {dict} and _is_faithful(raws, loaded):
-            yield Block(loaded, starts, ends, lines)
-            return
-
-        def location(position: int) -> Location:
-            return Location(self.text.name, line=lines[position], byte=int(starts[position]))
-
-        rows, hashes, repaired = _look_closer_where_odd(raws, loaded, location, ended, report)
-        good = [position for position, row in enumerate(rows) if row is not None]
-        if not good:
-            return
-        values = ParsedRows(rows[position] for position in good)
-        if hashes:
-            good_hashes = (hashes.get(position) for position in good)
-            values.hashes = [
-                hash(canonical(row)) if known_hash is None else known_hash
-                for row, known_hash in zip(values, good_hashes)
-            ]
-        if len(good) < len(rows):
-            starts, ends, lines = starts[good], ends[good], [lines[position] for position in good]
-        changed = (
-            {row_number for row_number, position in enumerate(good) if position in repaired} if repaired else set[int]()
-        )
-        yield Block(values, starts, ends, lines, changed)
+    def _after(self, cursor: _Cursor, pieces: Iterator[bytes], report: DataReport) -> None:
+        """What follows the array: nothing, or the rest of the object around it."""
+        piece: bytes | None = b""
+        while not cursor.buffer.strip() and (piece := next(pieces, None)) is not None:
+            cursor.advance(len(cursor.buffer))
+            cursor.buffer = piece
+        text = cursor.buffer.lstrip()
+        if text and not (self.wrapped and text[:1] in (b"}", b",")):
+            cursor.advance(len(cursor.buffer) - len(text))
+            message = f"{text[:20].decode(errors='replace')!r} after the array"
+            report.add(TRAILING_DATA, message, Location(self.text.name, line=cursor.line))
 
 
-def _load(raws: list[bytes]) -> ParsedRows:
+@dataclass
+class _Cursor:
+    """Text that was not split into elements yet, and where it is."""
+
+    offset: int
+    line: int = 1
+    number: int = 0
+    buffer: bytes = b""
+
+    def pass_over(self, piece: bytes) -> None:
+        self.offset, self.line = self.offset + len(piece), self.line + piece.count(b"\n")
+
+    def advance(self, used: int) -> None:
+        self.pass_over(self.buffer[:used])
+        self.buffer = self.buffer[used:]
+
+
+def _spans(buffer: bytes, level: int) -> tuple[list[tuple[int, int]], int, bool]:
+    """Begin and end of each complete element, the bytes they take, and whether the array was closed.
+
+    >>> _spans(b' {"a": "]"}, 5, ', 1), _spans(b"{} {", 0)
+    (([(0, 11), (12, 14)], 15, False), ([(0, 2)], 2, False))
+    """
+    spans: list[tuple[int, int]] = []
+    depth, begin = level, 0
+    for token in TOKEN.finditer(buffer):
+        byte = buffer[token.start()]
+        if byte == 34:
+            if not token[1]:  # the string continues in the next piece
+                break
+        elif byte in b"{[":
+            depth += 1
+        elif byte in b"}]":
+            depth -= 1
+            if level and depth == 0:
+                return [*spans, (begin, token.start())], token.end(), True
+            if not level and depth <= 0:
+                spans.append((begin, token.end()))
+                begin, depth = token.end(), 0
+        elif byte == 44 and depth == level == 1:
+            spans.append((begin, token.start()))
+            begin = token.end()
+    return spans, begin, False
+
+
+def _block(records: _Records, file: str, report: DataReport) -> Block:
+    """The rows of records; those that orjson refused or may have misread are read again."""
+    raws, starts, ends, lines, numbers, ended = records
+    rows = _loaded(raws)
+    if set(map(type, rows)) == {dict} and _is_faithful(raws, rows):
+        return Block(rows, starts, ends, lines, numbers)
+    parsed = [position for position, row in enumerate(rows) if type(row) is dict]
+    clean = ParsedRows(rows[position] for position in parsed)
+    suspects = {parsed[suspect] for suspect in _suspects([raws[position] for position in parsed], clean)}
+    known_hashes = dict(zip(parsed, clean.hashes or ()))
+    repaired: set[int] = set()
+    for position in sorted(suspects.union(set(range(len(rows))).difference(parsed))):
+        number = int(numbers[position]) if numbers is not None else None
+        location = Location(file, line=int(lines[position]), row=number, byte=int(starts[position]))
+        is_ended = ended or position < len(raws) - 1
+        rows[position], changed = _strictly(raws[position], location, is_ended, report)
+        repaired |= {position} if changed else set()
+    good = [position for position, row in enumerate(rows) if row is not None]
+    usable_rows = ParsedRows(rows[position] for position in good)
+    if known_hashes:
+        hashes = ((row, known_hashes.get(position)) for row, position in zip(usable_rows, good))
+        usable_rows.hashes = [hash(canonical(row)) if hashed is None else hashed for row, hashed in hashes]
+    kept_numbers = numbers[good] if numbers is not None else None
+    changed_rows = {number for number, position in enumerate(good) if position in repaired} if repaired else set()
+    return Block(usable_rows, starts[good], ends[good], lines[good], kept_numbers, changed_rows)
+
+
+def _loaded(raws: list[bytes]) -> ParsedRows:
     """Every record parsed by orjson; `None` where it fails."""
     rows = ParsedRows()
-    waiting = iter(raws)
+    remaining = iter(raws)
     while len(rows) < len(raws):
         try:
-            rows.extend(map(orjson.loads, waiting))  # in C until one fails; what was parsed before that stays
+            rows.extend(map(orjson.loads, remaining))  # in C until one fails; what was parsed before that stays
         except orjson.JSONDecodeError:
             rows.append(None)
     return rows
 
 
-def _look_closer_where_odd(
-    raws: list[bytes], rows: list[Any], location: Callable[[int], Location], ended: bool, report: DataReport
-) -> tuple[list[Row | None], dict[int, int], set[int]]:
-    """Read again the records that orjson refused, or may have read wrongly.
-
-    Returns:
-        The row of each, `None` where it cannot be used; hashes by position, where they are known; positions of rows
-        that were repaired.
-    """
-    good = [position for position, row in enumerate(rows) if type(row) is dict]
-    clean = ParsedRows(rows[position] for position in good)
-    suspects = {good[suspect] for suspect in _suspects([raws[position] for position in good], clean)}
-    hashes = dict(zip(good, clean.hashes or ()))
-    repaired = set()
-    for position in sorted(suspects | set(range(len(rows))).difference(good)):
-        is_ended = ended or position < len(raws) - 1
-        rows[position], changed = _look_closer(raws[position], location(position), is_ended, report)
-        if changed:
-            repaired.add(position)
-    return rows, hashes, repaired
-
-
 def _suspects(raws: list[bytes], rows: list[Row], first: int = 0) -> Iterator[int]:
-    """Positions of rows that orjson may have misread; found by bisecting the block."""
+    """Positions of rows that orjson may have misread, found by halving and halving again."""
     if not rows or _is_faithful(raws, rows):
         return
     if len(rows) == 1:
@@ -224,132 +309,118 @@ def _suspects(raws: list[bytes], rows: list[Row], first: int = 0) -> Iterator[in
 
 def _is_faithful(raws: list[bytes], rows: list[Row]) -> bool:
     """Whether rows hold as many keys as their text, are not too deep, and no integer lost its last digits."""
-    block = b"\n".join(raws)
     try:
         hashes, keys = hash_rows(rows)
     except TypeError:  # too deep
         return False
-    if block.count(b'":') + len(_SPACED_KEY.findall(block)) != keys:
+    text = b"\n".join(raws).translate(_DIGITS_TO_ZERO, b" \t\r\n")  # `"key" :` becomes `"key":`
+    if text.count(b'":') != keys:
         return False
     if isinstance(rows, ParsedRows):
         rows.hashes = hashes
-    return b"0" * 19 not in block.translate(_DIGITS) or not any(map(_has_huge_float, rows))
+    return b"0" * 19 not in text or not any(map(_has_huge_float, rows))
 
 
-def _has_huge_float(row: Row) -> bool:
-    """Whether a float may have been an integer beyond 64 bits."""
-    level: list[Any] = [row]
-    while level:
-        items = [item for value in level for item in (value.values() if type(value) is dict else value)]
-        if any(type(item) is float and not -9e18 < item < 9e18 for item in items):
-            return True
-        level = [item for item in items if type(item) is dict or type(item) is list]
-    return False
+def _has_huge_float(value: Any) -> bool:
+    """Whether a float may have been an integer beyond 64 bits; a value that orjson wrote is not too deep to recurse."""
+    if type(value) is float:
+        return not -9e18 < value < 9e18
+    if type(value) is dict:
+        value = list(value.values())
+    return type(value) is list and any(map(_has_huge_float, value))
 
 
-def _look_closer(raw: bytes, location: Location, ended: bool, report: DataReport) -> tuple[Row | None, bool]:
+def _strictly(raw: bytes, location: Location, ended: bool, report: DataReport) -> tuple[Row | None, bool]:
     """The row of a record that may be wrong, and whether it was repaired; every problem of it is reported.
 
     Returns:
         `None` instead of the row if it cannot be used.
     """
-    if not raw.strip():
-        return None, False
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _depth(raw) > DEEPEST:
-        report.add(TOO_DEEP, f"more than {DEEPEST} levels", location)
-        return None, False
-    if b"\0" in raw:
-        message = (
-            "nothing but NUL bytes" if not raw.strip(b"\0 \t\r\n") else f"{plural(raw.count(0), 'NUL byte')} in the row"
+    problems: list[Problem] = []
+    row = _parsed(raw, ended, problems) if raw.strip() else None
+    good = [
+        usable(
+            report, kind, message, Location(location.file, location.line, location.row, (location.byte or 0) + shift)
         )
-        report.add(NUL_BYTE, message, _shifted(location, raw.index(0)))
-        return None, False
-    bad_bytes = False
+        for kind, message, shift in problems
+    ]
+    repaired = any(kind in (BAD_ENCODING, MARK_INSIDE, LONE_SURROGATE) for kind, _, _ in problems)
+    return (row, repaired) if row is not None and all(good) else (None, False)
+
+
+def _parsed(raw: bytes, ended: bool, problems: list[Problem]) -> Row | None:
+    """The row as the standard library reads it, and every problem; `None` if there is no row."""
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _depth(raw) > DEEPEST:
+        problems.append((TOO_DEEP, f"more than {DEEPEST} levels", 0))
+        return None
+    if b"\0" in raw:
+        only = not raw.strip(b"\0 \t\r\n")
+        message = "nothing but NUL bytes" if only else f"{plural(raw.count(0), 'NUL byte')} in the row"
+        problems.append((NUL_BYTE, message, raw.index(0)))
+        return None
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         if not ended and error.reason == "unexpected end of data":
-            report.add(TRUNCATED_ROW, "the last line is not complete", location)
-            return None, False
-        if not usable(report, BAD_ENCODING, encoding_message(raw, error), _shifted(location, error.start)):
-            return None, False
-        text, bad_bytes = raw.decode(errors="replace"), True
-    good, changed = True, bad_bytes
-    if marks := _MARKS.match(raw):
-        good &= usable(report, MARK_INSIDE, "a byte-order mark at the start of the row", location)
-        text, changed = raw[marks.end() :].decode(errors="replace"), True
-    strict = _Strict(location, report)
-    try:
-        row = json.loads(
-            text, object_pairs_hook=strict.pairs, parse_constant=strict.constant, parse_float=strict.number
-        )
-    except json.JSONDecodeError as error:
-        _report_syntax(text, error, location, ended, report)
-        return None, False
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits
-        report.add(BAD_JSON, str(error).partition(":")[0], location)
-        return None, False
-    if type(row) is not dict:
-        report.add(NOT_AN_OBJECT, f"the row is {_KINDS.get(type(row), 'no object')}", location)
-        return None, False
-    good &= strict.report_all()
-    if "\\u" in text and (cleaned := _without_surrogates(row)) != row:
-        good &= usable(report, LONE_SURROGATE, "an escape names half of a surrogate pair", location)
-        row, changed = cleaned, True
-    return (row if good else None), changed
+            problems.append((TRUNCATED_ROW, "the last line is not complete", 0))
+            return None
+        problems.append((BAD_ENCODING, encoding_message(raw, error), error.start))
+        text = raw.decode(errors="replace")
+    if marks := _LEADING_MARKS.match(text):
+        problems.append((MARK_INSIDE, "a byte-order mark at the start of the row", 0))
+        text = text[marks.end() :]
+    row = _loaded_strictly(text, ended, problems)
+    if row is not None and "\\u" in text and (cleaned := _without_surrogates(row)) != row:
+        problems.append((LONE_SURROGATE, "an escape names half of a surrogate pair", 0))
+        row = cleaned
+    return row
 
 
-class _Strict:
-    """Hooks of the standard parser that notice what it would let pass; reported only if the row parses."""
+def _loaded_strictly(text: str, ended: bool, problems: list[Problem]) -> Row | None:
+    remarks: dict[str, IssueType] = {}  # once each, and only if the text is JSON at all
 
-    def __init__(self, location: Location, report: DataReport):
-        self.location, self.report = location, report
-        self.problems: dict[str, IssueType] = {}
-
-    def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
-            keys: set[str] = set()
-            for key, _ in pairs:
-                if key in keys:
-                    self.problems[f"key {key[:60]!r} occurs twice"] = DUPLICATE_KEY
-                keys.add(key)
+            counts = Counter(key for key, _ in pairs)
+            remarks.update({f"key {key[:60]!r} occurs twice": DUPLICATE_KEY for key in counts if counts[key] > 1})
         return values
 
-    def constant(self, word: str) -> float:
-        self.problems[f"{word} is not JSON"] = NAN_IN_JSON
+    def from_digits(digits: str) -> float:
+        if math.isinf(number := float(digits)):
+            remarks[f"{digits[:40]} is beyond the largest number"] = NAN_IN_JSON
+        return number
+
+    def from_word(word: str) -> float:
+        remarks[f"{word} is not JSON"] = NAN_IN_JSON
         return float(word)
 
-    def number(self, digits: str) -> float:
-        value = float(digits)
-        if math.isinf(value):
-            self.problems[f"{digits[:40]} is beyond the largest number"] = NAN_IN_JSON
-        return value
-
-    def report_all(self) -> bool:
-        good = [usable(self.report, kind, message, self.location) for message, kind in self.problems.items()]
-        return all(good)
-
-
-def _report_syntax(text: str, error: json.JSONDecodeError, location: Location, ended: bool, report: DataReport) -> None:
-    near = text[max(0, error.pos - 12) : error.pos + 12]
-    if not ended and not text.rstrip().endswith("}"):
-        report.add(TRUNCATED_ROW, "the last line is not complete", location)
-        return
-    message = error.msg[:1].lower() + error.msg[1:]
-    error_location = _shifted(location, len(text[: error.pos].encode("utf-8", "replace")))
-    report.add(BAD_JSON, f"{message} near {near!r}", error_location)
+    try:
+        row = json.loads(text, object_pairs_hook=from_pairs, parse_float=from_digits, parse_constant=from_word)
+    except json.JSONDecodeError as error:
+        if not ended and not text.rstrip().endswith("}"):
+            problems.append((TRUNCATED_ROW, "the last line is not complete", 0))
+        else:
+            near = text[max(0, error.pos - 12) : error.pos + 12]
+            shift = len(text[: error.pos].encode("utf-8", "replace"))
+            problems.append((BAD_JSON, f"{error.msg[:1].lower()}{error.msg[1:]} near {near!r}", shift))
+        return None
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits
+        problems.append((BAD_JSON, str(error).partition(":")[0], 0))
+        return None
+    if type(row) is not dict:
+        problems.append((NOT_AN_OBJECT, f"the row is {_VALUES.get(type(row), 'null')}", 0))
+        return None
+    problems += [(kind, message, 0) for message, kind in remarks.items()]
+    return row
 
 
 def _depth(raw: bytes) -> int:
     depth = deepest = 0
-    for token in re.finditer(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', raw, re.DOTALL):
+    for token in TOKEN.finditer(raw):
         byte = raw[token.start()]
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
+        depth += (byte in b"[{") - (byte in b"]}")
+        deepest = max(deepest, depth)
     return deepest
 
 
@@ -359,7 +430,3 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
-
-
-def _shifted(location: Location, shift: int) -> Location:
-    return Location(location.file, line=location.line, byte=None if location.byte is None else location.byte + shift)

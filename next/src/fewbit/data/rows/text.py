@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain text of a file: unpacked, in UTF-8, lines ended by LF.
+"""The plain text of a file: unpacked, in UTF-8, in pieces of complete lines ended by LF.
 
 Encodings are never guessed from letters: UTF-8, the encoding of a byte-order mark, or the one the user names. Files
 that are UTF-8 already are read in place, so offsets are those of the file; others are streamed, and copied into the
@@ -11,20 +11,26 @@ from __future__ import annotations
 import codecs
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import zstandard
 
 from fewbit.data.cache import cached_file
-from fewbit.data.types import Files, Issue, IssueType, Location, SampleError, Severity
+from fewbit.data.files import FILE_UNREADABLE
+from fewbit.data.types import Action, DataReport, Files, Issue, IssueType, Location, SampleError, Severity
 from fewbit.errors import UsageError
 
 FIRST_BLOCK, BLOCK = 1 << 16, 1 << 20
+HEAD = 1 << 16
+"""Bytes that decide on encoding, delimiter and shape."""
+MOST_RECORD = 64 << 20
+"""Bytes of one record; a longer one is the wrong file, or a line that never ends."""
 MOST_EXPANSION, LEAST_BOMB = 1000, 16 << 20
 """A packed file may grow a thousandfold, and to 16 MB whatever it was: blank text packs very well."""
-_HEAD = 1 << 16
+PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+_PACKED = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _FEED = 2048  # four bytes of zstd may become 128 KB
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
@@ -33,9 +39,29 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_PACKED = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
-PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+_UNDECODABLE = "fewbit-undecodable"
+codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
 
+
+def row_error(code: str, meaning: str, hint: str, *actions: Action, aliases: tuple[str, ...] = ()) -> IssueType:
+    """An issue that makes a row unusable: reading stops, or the row is left out."""
+    return IssueType(
+        code, Severity.ERROR, meaning, hint, "raise", ("drop", *actions), "leaves the row out", aliases=aliases
+    )
+
+
+BAD_ENCODING = row_error(
+    "bad-encoding", "bytes that are not in the text's encoding",
+    "save the file as UTF-8, or name its encoding: {data_option=encoding=cp1252}",
+)  # fmt: skip
+NUL_BYTE = row_error(
+    "nul-byte", "NUL byte in a text file",
+    "copy the file again; if it is UTF-16 without a mark, {data_option=encoding=utf-16}",
+)  # fmt: skip
+ROW_TOO_LONG = row_error(
+    "row-too-long", f"row longer than {MOST_RECORD >> 20} MB", "check that this is a table, one row per line"
+)
+EMPTY_FILE = IssueType("empty-file", Severity.WARNING, "file without a row", "remove the file, or write it again")
 BAD_COMPRESSION = IssueType(
     "bad-compression", Severity.ERROR, "compressed file that is damaged or cut off", "download the file again", "raise",
     ("drop",), "keeps the rows before the damage",
@@ -51,28 +77,21 @@ PACKING_MISMATCH = IssueType(
 FILE_CHANGED = IssueType(
     "file-changed", Severity.ERROR, "file that changed while it was read", "open the dataset again", "raise", ("drop",)
 )
-ISSUES = (BAD_COMPRESSION, EXPANSION_BOMB, PACKING_MISMATCH, FILE_CHANGED)
+ISSUES = (
+    BAD_ENCODING, NUL_BYTE, ROW_TOO_LONG, EMPTY_FILE, BAD_COMPRESSION, EXPANSION_BOMB, PACKING_MISMATCH, FILE_CHANGED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """How to read one file as plain text; made by `open_text`.
+    """How to read one file as plain text; made by `open_text`."""
 
-    Args:
-        files: the dataset.
-        name: of the file.
-        packing: `gzip`, `zstd` or `None`.
-        encoding: `utf-8`, or what it is to be decoded from.
-        mark: bytes of the byte-order mark.
-        carriage: lines end with CR, and LF does not occur.
-    """
-
-    files: Files
-    name: str
-    packing: str | None
-    encoding: str
-    mark: int
-    carriage: bool = False
+    files: Files  # the dataset
+    name: str  # of the file
+    packing: str | None  # `gzip`, `zstd` or `None`
+    encoding: str = "utf-8"  # `utf-8`, or what it is to be decoded from
+    mark: int = 0  # bytes of the byte-order mark
+    carriage: bool = False  # lines end with CR, and LF does not occur
 
     @property
     def copied(self) -> bool:
@@ -107,8 +126,6 @@ class TextFile:
             stream.seek(offset)
             text = stream.read(size)
         except OSError as error:
-            from fewbit.data.files import FILE_UNREADABLE
-
             raise SampleError(Issue(FILE_UNREADABLE, str(error), Location(self.name))) from error
         return text.replace(b"\r", b"\n") if self.carriage else text
 
@@ -123,45 +140,47 @@ class TextFile:
 
     def _pieces(self) -> Iterator[bytes]:
         pieces = _unpacked(self.files, self.name, self.packing)
-        if self.encoding != "utf-8":
-            return _decoded(pieces, self.encoding, self.mark)
-        return _without(pieces, self.mark)
+        return _plain(pieces, self.encoding, self.mark)
 
 
-def open_text(files: Files, name: str, encoding: str | None = None) -> tuple[TextFile, list[Issue]]:
-    """Find out how a file is packed and encoded by its first bytes.
-
-    Args:
-        files: the dataset.
-        name: of the file.
-        encoding: the user's choice.
+def open_text(files: Files, name: str, report: DataReport, encoding: str | None = None) -> TextFile | None:
+    """Find out how a file is packed and encoded by its first bytes; `None` after reporting that it cannot be opened.
 
     Raises:
-        SampleError: it cannot be opened.
         UsageError: there is no such encoding.
     """
-    issues = []
-    start = files.read(name, 4)
+    requested = _codec(encoding) if encoding else None
+    try:
+        start = files.read(name, 4)
+    except SampleError as error:
+        report.add_error(error)
+        return None
     packing = next((kind for magic, kind in _PACKED if start.startswith(magic)), None)
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     if start and packing != PACKED_SUFFIXES.get(suffix):
         state = f"compressed with {packing}" if packing else "not compressed"
-        issues.append(Issue(PACKING_MISMATCH, f"{state}, but called {suffix or name}", Location(name)))
+        report.add(PACKING_MISMATCH, f"{state}, but called {suffix or name}", Location(name))
+    head = text_head(_unpacked(files, name, packing), HEAD)[0]
+    detected, mark = next(((kind, len(magic)) for magic, kind in _MARKS if head.startswith(magic)), ("utf-8", 0))
+    codec = requested or detected
+    if codec == "utf-16" and detected.startswith("utf-16"):
+        codec = detected
+    mark = mark if codec == detected else 0
+    sample = b"".join(_plain(iter([head]), codec, mark))
+    return TextFile(files, name, packing, codec, mark, b"\r" in sample[:-1] and b"\n" not in sample)
+
+
+def text_head(pieces: Iterator[bytes], size: int) -> tuple[bytes, bool]:
+    """At least so many bytes of a text, as far as it can be read, and whether that is all of it."""
     head = b""
     try:
-        for piece in _unpacked(files, name, packing):
+        for piece in pieces:
             head += piece
-            if len(head) >= _HEAD:
-                break
+            if len(head) >= size:
+                return head, False
     except SampleError:
         pass  # reported where the text is read
-    detected, mark = next(((kind, len(magic)) for magic, kind in _MARKS if head.startswith(magic)), ("utf-8", 0))
-    requested = _codec(encoding) if encoding else detected
-    if requested != detected and not (requested == "utf-16" and detected.startswith("utf-16")):
-        mark = 0
-    codec = detected if requested == "utf-16" and mark else requested
-    sample = b"".join(_decoded(iter([head]), codec, mark)) if codec != "utf-8" else head
-    return TextFile(files, name, packing, codec, mark, b"\r" in sample[:-1] and b"\n" not in sample), issues
+    return head, True
 
 
 def _codec(encoding: str) -> str:
@@ -179,98 +198,138 @@ def _codec(encoding: str) -> str:
     return "utf-8" if info.name in ("utf-8", "utf-8-sig", "ascii") else info.name
 
 
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
 def _unpacked(files: Files, name: str, packing: str | None) -> Iterator[bytes]:
-    """The bytes of a file, unpacked; a small piece first."""
+    """The bytes of a file, unpacked; a small piece first. Whatever a decoder raises becomes an issue here."""
     with files.open(name) as stream:
-        if packing is None:
-            yield from _read(stream, name)
-            return
-        allowed = max(LEAST_BOMB, MOST_EXPANSION * files.size(name))
-        total = 0
-        for piece in _gzip(stream, name) if packing == "gzip" else _zstd(stream, name):
-            total += len(piece)
-            if total > allowed:
-                message = f"more than {allowed:,} bytes from {files.size(name):,}"
-                raise SampleError(Issue(EXPANSION_BOMB, message, Location(name)))
-            yield piece
-
-
-def _read(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    size = FIRST_BLOCK
-    try:
-        while piece := stream.read(size):
-            yield piece
-            size = BLOCK
-    except OSError as error:
-        raise SampleError(Issue(BAD_COMPRESSION, f"reading failed: {error}", Location(name))) from error
-
-
-def _gzip(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    size = FIRST_BLOCK
-    try:
-        with gzip.GzipFile(fileobj=stream) as unpacked:  # reads across members and zero padding
+        limit = max(LEAST_BOMB, MOST_EXPANSION * files.size(name)) if packing else None
+        unpacked: _Stream = stream
+        if packing:
+            unpacked = gzip.GzipFile(fileobj=stream) if packing == "gzip" else _Zstd(stream)
+        total, size = 0, FIRST_BLOCK
+        try:
             while piece := unpacked.read(size):
+                total, size = total + len(piece), BLOCK
+                if limit is not None and total > limit:
+                    message = f"more than {limit:,} bytes from {files.size(name):,}"
+                    raise SampleError(Issue(EXPANSION_BOMB, message, Location(name)))
                 yield piece
-                size = BLOCK
-    except (EOFError, OSError, zlib.error) as error:
-        raise SampleError(Issue(BAD_COMPRESSION, _reason(error), Location(name))) from error
+        except (EOFError, OSError, MemoryError, zlib.error, zstandard.ZstdError) as error:
+            reason = "the file is cut off" if isinstance(error, EOFError) else str(error)
+            raise SampleError(Issue(BAD_COMPRESSION, reason, Location(name))) from error
 
 
-def _zstd(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    decoder: Any = None
-    pieces: list[bytes] = []
-    size, limit = 0, FIRST_BLOCK
-    try:
-        while packed := stream.read(_FEED):
-            while packed:
-                decoder = decoder or zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-                pieces.append(decoder.decompress(packed))
-                size += len(pieces[-1])
-                packed = b""
-                if decoder.eof:
-                    packed, decoder = decoder.unused_data, None
-            if size >= limit:
-                yield b"".join(pieces)
-                pieces, size, limit = [], 0, BLOCK
-    except (zstandard.ZstdError, OSError, MemoryError) as error:
-        if pieces:
-            yield b"".join(pieces)
-        raise SampleError(Issue(BAD_COMPRESSION, _reason(error), Location(name))) from error
-    if pieces:
-        yield b"".join(pieces)
-    if decoder is not None:
-        raise SampleError(Issue(BAD_COMPRESSION, "the file ends inside a frame", Location(name)))
+class _Zstd:
+    """Reads zstd frames one after another; unlike the library's stream it notices a file that is cut off."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self._decoder: Any = None
+        self._ended = False
+        self._damage: BaseException | None = None
+
+    def read(self, size: int) -> bytes:
+        plain = bytearray()
+        while len(plain) < size and not self._ended:
+            try:
+                plain += self._decode(self._stream.read(_FEED))
+            except (EOFError, OSError, MemoryError, zstandard.ZstdError) as error:
+                self._ended, self._damage = True, error
+        if self._damage is not None and not plain:  # what came before the damage is given first
+            raise self._damage
+        return bytes(plain)
+
+    def _decode(self, packed: bytes) -> bytes:
+        self._ended = not packed
+        if self._ended and self._decoder is not None:
+            raise EOFError
+        plain = b""
+        while packed:
+            self._decoder = self._decoder or zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+            plain += self._decoder.decompress(packed)
+            packed = b""
+            if self._decoder.eof:
+                packed, self._decoder = self._decoder.unused_data, None
+        return plain
 
 
-def _reason(error: BaseException) -> str:
-    return "the file is cut off" if isinstance(error, EOFError) else str(error)
-
-
-def _without(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
-    """The pieces without the first bytes."""
+def _plain(pieces: Iterator[bytes], encoding: str, mark: int) -> Iterator[bytes]:
+    """The pieces without the mark and in UTF-8; an undecodable byte becomes one that is not UTF-8 either."""
+    decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)(errors=_UNDECODABLE)
     for piece in pieces:
-        skipped = min(count, len(piece))
-        count -= skipped
-        if len(piece) > skipped:
-            yield piece[skipped:] if skipped else piece
-
-
-def _decoded(pieces: Iterator[bytes], encoding: str, mark: int) -> Iterator[bytes]:
-    """The pieces in UTF-8; a byte that cannot be decoded becomes one that is not UTF-8 either, and so is reported."""
-    decoder = codecs.getincrementaldecoder(encoding)(errors=_UNDECODABLE)
-    for piece in _without(pieces, mark):
-        if text := decoder.decode(piece):
-            yield text.encode("utf-8", "surrogatepass")
-    if text := decoder.decode(b"", True):
+        skipped = min(mark, len(piece))
+        mark, piece = mark - skipped, piece[skipped:] if skipped else piece
+        plain = piece if decoder is None else decoder.decode(piece).encode("utf-8", "surrogatepass")
+        if plain:
+            yield plain
+    if decoder is not None and (text := decoder.decode(b"", True)):
         yield text.encode("utf-8", "surrogatepass")
 
 
-_UNDECODABLE = "fewbit-undecodable"
+class Lines(NamedTuple):
+    """Complete lines of a text."""
+
+    data: bytes | None  # the bytes; `None` for a line that is too long for memory
+    offset: int  # of the first byte in the plain text
+    line: int  # of the first byte, from 1
+    last: bool  # no text follows
 
 
-def _mark_undecodable(error: UnicodeError) -> tuple[str | bytes, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return "\udcff", error.end
+def complete_lines(pieces: Iterable[bytes], offset: int, max_bytes: int | None = None) -> Iterator[Lines]:
+    """Regroup pieces of any size into pieces of complete lines; a line beyond the limit is skipped.
+
+    >>> [(lines.data, lines.line, lines.last) for lines in complete_lines([b"a\\nb", b"c\\nd"], 0)]
+    [(b'a\\n', 1, False), (b'bc\\n', 2, False), (b'd', 3, True)]
+    """
+    limit = MOST_RECORD if max_bytes is None else max_bytes
+    incomplete: list[bytes] = []
+    size, line, skipping = 0, 1, False
+    for piece in pieces:
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            size += len(piece)
+            skipping = skipping or size > limit
+            incomplete = [] if skipping else [*incomplete, piece]
+            continue
+        if skipping:
+            first = piece.find(b"\n") + 1
+            yield Lines(None, offset, line, False)
+            offset, line, skipping = offset + size + first, line + 1, False
+            data = piece[first:end]
+        else:
+            data = b"".join((*incomplete, piece[:end]))
+        if data:
+            yield Lines(data, offset, line, False)
+        offset, line = offset + len(data), line + data.count(b"\n")
+        incomplete, size = ([piece[end:]], len(piece) - end) if end < len(piece) else ([], 0)
+    yield Lines(None if skipping else b"".join(incomplete), offset, line, True)
 
 
-codecs.register_error(_UNDECODABLE, _mark_undecodable)
+def readable(pieces: Iterator[bytes], report: DataReport) -> Iterator[bytes]:
+    """The pieces up to where the file is damaged, which is reported."""
+    try:
+        yield from pieces
+    except SampleError as error:
+        report.add_error(error)
+
+
+def usable(report: DataReport, kind: IssueType, message: str, location: Location) -> bool:
+    """Report a problem of a record; whether the record can be used all the same."""
+    return report.add(kind, message, location) in ("keep", "repair")
+
+
+def short_repr(text: str, max_length: int = 40) -> str:
+    """A value in a message, cut to a readable length.
+
+    >>> short_repr("a" * 50)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…'"
+    """
+    return repr(text if len(text) <= max_length else text[: max_length - 1] + "…")
+
+
+def encoding_message(raw: bytes, error: UnicodeDecodeError) -> str:
+    """What is wrong with a byte, for an issue."""
+    return f"byte 0x{raw[error.start]:02x} is not UTF-8"

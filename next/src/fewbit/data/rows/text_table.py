@@ -1,34 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
 """`TextTable`: the rows of CSV or JSON files, in order of their splits, by position.
 
-The index of byte offsets grows block by block, only as far as needed: the first row of a file of any size costs one
-small block. `len` reads everything once.
+A reader gives the usable records of a file in blocks; byte offset and line of each record are all that random access
+needs. This index grows block by block, only as far as needed: the first row of a file of any size costs one small
+block. `len` reads everything once.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from fewbit.data.cache import cache_folder
-from fewbit.data.rows.blocks import EMPTY_FILE, Block, Reader
-from fewbit.data.rows.dialect import HEADER_LIKE_DATA
-from fewbit.data.rows.table import Row, union
-from fewbit.data.rows.text import FILE_CHANGED
+from fewbit.data.rows import text
+from fewbit.data.rows.table import Numbers, PerProcess, Row, Table, raise_late, union
+from fewbit.data.rows.text import EMPTY_FILE, FILE_CHANGED, TextFile
 from fewbit.data.types import DataReport, Issue, Location, SampleError
 
-IN_MEMORY = 1 << 21
-"""Offsets of more rows than this are kept in a file."""
+_MOST_STREAMS = 64
 
 
-@dataclass(frozen=True)
-class Shard:
+class ColumnRows(Sequence[Row]):
+    """Rows that are stored by column; a row is built when it is accessed.
+
+    >>> rows = ColumnRows({"a": ["1", "3"], "b": ["2", "4"]})
+    >>> len(rows), rows[1]
+    (2, {'a': '3', 'b': '4'})
+    """
+
+    def __init__(self, lists: dict[str, list[Any]]):
+        self.lists = lists
+
+    def __len__(self) -> int:
+        return len(next(iter(self.lists.values()), ()))
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> ColumnRows: ...
+    def __getitem__(self, index: int | slice) -> Row | ColumnRows:
+        if isinstance(index, slice):
+            return ColumnRows({name: values[index] for name, values in self.lists.items()})
+        return {name: values[index] for name, values in self.lists.items()}
+
+    def __iter__(self) -> Iterator[Row]:
+        names = list(self.lists)
+        for fields in zip(*self.lists.values()):
+            yield dict(zip(names, fields))
+
+
+@dataclass
+class Block:
+    """Usable records that were read together."""
+
+    rows: Sequence[Row]  # their values
+    starts: np.ndarray  # offset of each in the plain text, int64
+    ends: np.ndarray  # offset after each
+    lines: np.ndarray  # physical line each begins on, from 1
+    numbers: np.ndarray | None = None  # of each in an array, from 0; `None` if each has a line of its own
+    repaired: set[int] = field(default_factory=set)  # positions of rows whose values are no longer what the bytes say
+
+
+class Reader(Protocol):
+    """Reads the records of one text file; cheap to make, picklable."""
+
+    @property
+    def text(self) -> TextFile:
+        """The file."""
+        ...
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def numbered(self) -> bool:
+        """Whether records have a number in an array."""
+        ...
+
+    def blocks(self, report: DataReport) -> Iterator[Block]: ...
+
+    def parse(self, chunk: bytes, report: DataReport) -> Row | None:
+        """The first record of a piece of text; `None` if it is not usable."""
+        ...
+
+
+class Shard(NamedTuple):
     """One file of a table: its reader and its split."""
 
     reader: Reader
@@ -40,210 +100,78 @@ class Shard:
         return self.reader.text.name
 
 
-@dataclass
-class _Anchor:
-    """Where a block begins: position of its first row, and for lines its offset and first line."""
-
-    index: int
-    shard: int
-    offset: int
-    line: int
-    dense: bool
-
-
-class Offsets:
-    """Byte offsets of rows: in memory, or in a file of the cache folder once there are many."""
-
-    def __init__(self) -> None:
-        self._blocks: list[np.ndarray] = []
-        self._offsets = self._map = np.zeros(0, np.int64)
-        self._file: BinaryIO | None = None
-        self.count = 0
-
-    def append(self, starts: np.ndarray) -> None:
-        """Add the offsets of a block."""
-        self.count += len(starts)
-        if self._file is None and self.count > IN_MEMORY:
-            self._file = _unnamed_file()
-            self._file.write(self._joined().tobytes())
-            self._offsets = np.zeros(0, np.int64)
-        if self._file is not None:
-            self._file.write(starts.astype(np.int64).tobytes())
-        else:
-            self._blocks.append(starts)
-
-    def span(self, index: int) -> tuple[int, int | None]:
-        """Offset of a row, and of the next one if there is one."""
-        offsets = self._joined() if self._file is None else self._mapped(self._file)
-        return int(offsets[index]), int(offsets[index + 1]) if index + 1 < self.count else None
-
-    def _mapped(self, file: BinaryIO) -> np.ndarray:
-        if len(self._map) != self.count:
-            file.flush()
-            self._map = np.memmap(file, np.int64, "r", shape=(self.count,))  # type: ignore[call-overload]
-        return self._map
-
-    def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self._file.close()  # type: ignore[union-attr]
-
-    def _joined(self) -> np.ndarray:
-        if self._blocks:
-            self._offsets = np.concatenate([self._offsets, *self._blocks])
-            self._blocks = []
-        return self._offsets
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self._file is None:
-            return {"offsets": self._joined()}
-        return {"offsets": np.array(self._mapped(self._file))}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
-        self.append(state["offsets"])
-
-
-def _unnamed_file() -> BinaryIO:
-    """A file that is gone when it is closed, on the disk of the cache."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryFile(dir=folder)  # type: ignore[return-value]
-    except OSError:
-        return tempfile.TemporaryFile()  # type: ignore[return-value]
-
-
-@dataclass
-class _Recent:
-    """The block that was read last: rows and lines of it need no second reading."""
-
-    first: int = 0
-    block: Block | None = None
-
-    def position(self, index: int) -> int | None:
-        """Of a row in the block."""
-        if self.block is None or not self.first <= index < self.first + len(self.block.rows):
-            return None
-        return index - self.first
-
-
-@dataclass
-class _RowIndex:
-    """The index of the rows read so far."""
-
-    offsets: Offsets = field(default_factory=Offsets)
-    anchors: list[_Anchor] = field(default_factory=list)
-    first_rows: list[int] = field(default_factory=list)
-    complete: bool = False
-
-
-class TextTable:
-    """Rows of text files.
-
-    Args:
-        shards: the files, in order of their splits.
-        report: takes the problems of records as they are read.
-    """
-
-    text_only: bool
+class TextTable(Table):
+    """Rows of text files."""
 
     def __init__(self, shards: Sequence[Shard], report: DataReport, *, text_only: bool = False):
         self.shards, self.text_only = list(shards), text_only
+        self.columns = union(shard.reader.columns for shard in shards)
         self._report = report
-        self._index = _RowIndex()
-        self._recent = _Recent()
+        numbered = any(shard.reader.numbered for shard in shards)
+        self._index = Numbers(3 if numbered else 2)  # offset, line, number
+        self._first_rows: list[int] = []  # of each file
+        self._complete = False
+        self._recent: tuple[int, Block] | None = None
         self._live: Iterator[tuple[int, Block]] | None = None
-        self._streams: dict[int, BinaryIO] = {}
-        self._owner = os.getpid()
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Columns of all files; of JSON those of the rows read so far."""
-        return union(shard.reader.columns for shard in self.shards)
+        self._streams = PerProcess(_MOST_STREAMS)
 
     def __len__(self) -> int:
         while self._advance():
             pass
-        self._raise_late()
-        return self._index.offsets.count
+        raise_late(self._report)
+        return len(self._index)
 
     def row(self, index: int) -> Row:
-        """One row, from its offset."""
-        while index >= self._index.offsets.count and self._advance():
-            self._raise_late()
-        if not 0 <= index < self._index.offsets.count:
-            raise IndexError(f"row {index} of {self._index.offsets.count}")
-        position = self._recent.position(index)
-        if position is not None and self._recent.block is not None:
-            return dict(self._recent.block.rows[position])
-        chunk, shard = self._chunk(index)
-        row = self.shards[shard].reader.parse(chunk, DataReport(on_error=self._report.on_error))
+        shard = self._shard(index)
+        raise_late(self._report)
+        if self._recent is not None and 0 <= index - self._recent[0] < len(self._recent[1].rows):
+            return dict(self._recent[1].rows[index - self._recent[0]])
+        reader = self.shards[shard].reader
+        row = reader.parse(self._chunk(index, shard), DataReport(on_error=self._report.on_error))
         if row is None:
             raise SampleError(Issue(FILE_CHANGED, "the row is not what it was", self.location(index)))
         return row
 
     def fetch(self, indices: Sequence[int]) -> list[Row]:
-        """Several rows, read in order of their offsets."""
         rows = {index: self.row(index) for index in sorted(set(map(int, indices)))}
         return [rows[int(index)] for index in indices]
 
     def blocks(self) -> Iterator[tuple[int, Sequence[Row]]]:
-        """All rows. The first pass is also what builds the index and reports the problems of records."""
-        if len(self._index.anchors) > 1 or (self._index.anchors and self._recent.block is None):
-            len(self)
-            silent = DataReport(on_error=self._report.on_error)
-            first = 0
-            for _, block in self._scan(silent):
+        first = 0
+        if self._recent is not None and self._recent[0] == 0:
+            yield 0, self._recent[1].rows
+        elif len(self._index):
+            for _, block in self._scan(DataReport(on_error=self._report.on_error)):
                 yield first, block.rows
                 first += len(block.rows)
             return
-        if self._recent.block is not None:
-            yield 0, self._recent.block.rows
         while self._advance():
-            assert self._recent.block is not None
-            yield self._recent.first, self._recent.block.rows
-        self._raise_late()
+            assert self._recent is not None
+            yield self._recent[0], self._recent[1].rows
+        raise_late(self._report)
 
     def location(self, index: int) -> Location:
-        """File and line."""
-        anchor = self._anchor(index)
-        file = self.shards[anchor.shard].name
-        position = self._recent.position(index)
-        if position is not None and self._recent.block is not None:
-            block = self._recent.block
-            return Location(file, line=int(block.lines[position]), byte=int(block.starts[position]), index=index)
-        start, _ = self._index.offsets.span(index)
-        if anchor.dense:
-            return Location(file, line=anchor.line + index - anchor.index, byte=start, index=index)
-        text = self.shards[anchor.shard].reader.text
-        between = text.read(self._stream(anchor.shard), anchor.offset, start - anchor.offset)
-        return Location(file, line=anchor.line + between.count(b"\n"), byte=start, index=index)
+        shard = self._shard(index)
+        start, line, *number = self._index[index].tolist()
+        row = number[0] if number and number[0] >= 0 else None
+        return Location(self.shards[shard].name, line=line, row=row, byte=start, index=index)
 
     def split(self, index: int) -> str | None:
-        """The split of the file."""
-        return self.shards[self._anchor(index).shard].split
-
-    def scan_again(self) -> Iterator[tuple[Shard, DataReport, Iterator[tuple[int, Block]]]]:
-        """Each file with its blocks, position of the first row included, and a report of this file alone."""
-        len(self)  # whatever is wrong is reported before
-        first = 0
-
-        def numbered(shard: Shard, report: DataReport) -> Iterator[tuple[int, Block]]:
-            nonlocal first
-            for block in shard.reader.blocks(report):
-                yield first, block
-                first += len(block.rows)
-
-        for shard in self.shards:
-            report = DataReport(on_error=self._report.on_error)
-            yield shard, report, numbered(shard, report)
+        return self.shards[self._shard(index)].split
 
     def files_of(self, positions: np.ndarray) -> Sequence[str] | None:
         """The file of each row; `None` if there is only one."""
         if len(self.shards) < 2:
             return None
         names = np.array([shard.name for shard in self.shards], object)
-        return list(names[np.searchsorted(self._index.first_rows, positions, side="right") - 1])
+        return list(names[np.searchsorted(self._first_rows, positions, side="right") - 1])
+
+    def scan_again(self) -> Iterator[tuple[Shard, DataReport, Iterator[tuple[int, Block]]]]:
+        """Each file with its blocks, position of the first row included, and a report of this file alone."""
+        len(self)  # whatever is wrong is reported before
+        for shard, first in zip(self.shards, self._first_rows):
+            report = DataReport(on_error=self._report.on_error)
+            yield shard, report, _numbered(shard.reader.blocks(report), first)
 
     def _scan(self, report: DataReport) -> Iterator[tuple[int, Block]]:
         """The blocks of all files with the number of the file."""
@@ -253,90 +181,57 @@ class TextTable:
 
     def _advance(self) -> bool:
         """Read one more block; whether there was one."""
-        index = self._index
-        if index.complete:
+        if self._complete:
             return False
-        if self._live is None:
-            self._live = self._scan(self._report)
-        number, block = next(self._live, (len(self.shards), None))
-        while len(index.first_rows) < min(number + 1, len(self.shards)):
-            index.first_rows.append(index.offsets.count)
+        self._live = self._live or self._scan(self._report)
+        number, block = next(self._live, (len(self.shards) - 1, None))
+        first = len(self._index)
+        self._first_rows += [first] * (number + 1 - len(self._first_rows))
         if block is None:
-            index.complete, self._live = True, None
+            self._complete, self._live = True, None
             self._finish()
             return False
-        if not index.anchors:
-            self._learn_columns(block.rows)
-        first = index.offsets.count
-        index.anchors.append(_Anchor(first, number, int(block.starts[0]), int(block.lines[0]), block.dense))
-        index.offsets.append(block.starts)
-        self._recent = _Recent(first, block)
+        if not self.columns:
+            self.columns = union(row.keys() for row in block.rows[:1000])[:1024]
+        fields = [block.starts, block.lines]
+        if self._index.width == 3:
+            fields.append(np.full(len(block.rows), -1) if block.numbers is None else block.numbers)
+        self._index.append(np.column_stack(fields))
+        self._recent = first, block
         return True
-
-    def _learn_columns(self, rows: Sequence[Row]) -> None:
-        columns = self.shards[0].reader.columns
-        if isinstance(columns, list) and not columns:
-            columns.extend(union(row.keys() for row in rows[:1000])[:1024])
 
     def _finish(self) -> None:
         """Report what is known only after the last row."""
-        ends = [*self._index.first_rows[1:], self._index.offsets.count]
-        for shard, first, end in zip(self.shards, self._index.first_rows, ends):
+        for shard, first, end in zip(self.shards, self._first_rows, [*self._first_rows[1:], len(self._index)]):
             if first == end:
                 self._report.add(EMPTY_FILE, "no row of it can be used", Location(shard.name))
-        for issue in self._report.issues:
-            if issue.type is HEADER_LIKE_DATA:  # wrong names concern every row
-                self._report.affected[issue.code] = self._index.offsets.count
+        if "header-like-data" in self._report.counts:  # wrong names concern every row
+            self._report.affected["header-like-data"] = len(self._index)
 
-    def _raise_late(self) -> None:
-        """Raise for issues that were found after the dataset was opened; before that, the opener does."""
-        if self._report.complete and (raising := self._report.raising()):
-            from fewbit.data.opening import issues_error
-
-            raise issues_error(self._report, raising)
-
-    def _anchor(self, index: int) -> _Anchor:
-        while index >= self._index.offsets.count and self._advance():
+    def _shard(self, index: int) -> int:
+        """The number of a row's file; reads as far as that."""
+        while index >= len(self._index) and self._advance():
             pass
-        if not 0 <= index < self._index.offsets.count:
-            raise IndexError(f"row {index} of {self._index.offsets.count}")
-        anchors = self._index.anchors
-        return anchors[bisect_right(anchors, index, key=lambda anchor: anchor.index) - 1]
+        if not 0 <= index < len(self._index):
+            raise IndexError(f"row {index} of {len(self._index)}")
+        return bisect_right(self._first_rows, index) - 1
 
-    def _chunk(self, index: int) -> tuple[bytes, int]:
-        """The text from a row to the next one, and the number of its file."""
-        shard = self._anchor(index).shard
-        start, after = self._index.offsets.span(index)
-        first_rows = self._index.first_rows
-        last = after is None or (shard + 1 < len(first_rows) and index + 1 >= first_rows[shard + 1])
-        text = self.shards[shard].reader.text
-        stream = self._stream(shard)
-        if not last and after is not None:
-            return text.read(stream, start, after - start), shard
-        size = stream.seek(0, os.SEEK_END)
-        return text.read(stream, start, size - start), shard
-
-    def _stream(self, shard: int) -> BinaryIO:
-        """An open stream of a file; a forked process opens its own, because a position cannot be shared."""
-        if self._owner != os.getpid():
-            self._streams, self._owner = {}, os.getpid()
-        if shard not in self._streams:
-            if len(self._streams) >= 64:
-                self._streams.pop(next(iter(self._streams))).close()
-            self._streams[shard] = self.shards[shard].reader.text.open()
-        return self._streams[shard]
-
-    def __del__(self) -> None:
-        for stream in getattr(self, "_streams", {}).values():
-            stream.close()
+    def _chunk(self, index: int, shard: int) -> bytes:
+        """The text from a row to the next one of its file."""
+        source = self.shards[shard].reader.text
+        stream = self._streams.get(shard, source.open)
+        start = int(self._index[index, 0])
+        is_last = index + 1 >= len(self._index) or index + 1 in self._first_rows
+        end = stream.seek(0, os.SEEK_END) if is_last else int(self._index[index + 1, 0])
+        return source.read(stream, start, min(end - start, text.MOST_RECORD + text.BLOCK))
 
     def __getstate__(self) -> dict[str, Any]:
         len(self)  # a worker must not read everything again
-        state = dict(self.__dict__)
-        return {
-            **state,
-            "_streams": {},
-            "_live": None,
-            "_recent": _Recent(),
-            "_report": DataReport(on_error=self._report.on_error),
-        }
+        report = DataReport(on_error=self._report.on_error)
+        return {**self.__dict__, "_live": None, "_recent": None, "_report": report}
+
+
+def _numbered(blocks: Iterator[Block], first: int) -> Iterator[tuple[int, Block]]:
+    for block in blocks:
+        yield first, block
+        first += len(block.rows)

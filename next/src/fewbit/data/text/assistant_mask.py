@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fewbit.data.text.content import Message, message_text
-from fewbit.data.types import NOWHERE, Issue, IssueType, Location, SampleError, Severity
+from fewbit.data.types import Issue, IssueType, SampleError, Severity
 
 Span = tuple[int, int]
-Render = Callable[..., str]
 
 MASK_UNAVAILABLE = IssueType(
     "mask-unavailable", Severity.WARNING, "chat whose answers cannot be found in what the template renders",
@@ -35,132 +35,100 @@ _START, _END = "\ue0f0\ue0f1", "\ue0f1\ue0f0"  # private use: they do not occur 
 _TAG = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 
 
-def render_chat(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    *,
-    chat_template: str | None = None,
-    tools: Any = None,
-    location: Location = NOWHERE,
-) -> str:
-    """The text of a chat by the tokenizer's template, not tokenized.
-
-    Raises:
-        SampleError: the template rejects it.
-    """
-    return _renderer(tokenizer, chat_template, tools, location)(messages)
-
-
-def answer_spans(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    *,
-    chat_template: str | None = None,
-    tools: Any = None,
-    location: Location = NOWHERE,
-) -> tuple[str, tuple[Span, ...]]:
-    """A rendered chat, and from which character to which the assistant speaks.
+@dataclass(frozen=True)
+class ChatTemplate:
+    """Renders chats.
 
     Args:
         tokenizer: has the template.
-        messages: the turns.
-        chat_template: instead of the tokenizer's.
+        template: instead of the tokenizer's.
         tools: what the chat may call.
-        location: where the chat comes from, for messages.
-
-    Returns:
-        The text and the spans of its answers; none if the assistant says nothing.
-
-    Raises:
-        SampleError: the template rejects the chat, or its answers cannot be found.
     """
-    render = _renderer(tokenizer, chat_template, tools, location)
-    text = render(messages)
-    source = chat_template if chat_template is not None else getattr(tokenizer, "chat_template", None)
-    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    if not answers:
-        return text, ()
-    spans = _marked(render, messages, text, source) if isinstance(source, str) else None
-    if spans is None:
-        spans = _by_prefixes(render, messages, answers, text)
-    if spans is None:
-        spans = _by_content(messages, answers, text, getattr(tokenizer, "eos_token", None) or "")
-    if spans is None:
-        reason = "the template does not render the beginning of a chat like the complete chat"
-        raise SampleError(Issue(MASK_UNAVAILABLE, reason, location))
-    return text, tuple(spans)
 
+    tokenizer: Any
+    template: str | None = None
+    tools: Any = None
 
-def _renderer(tokenizer: Any, chat_template: str | None, tools: Any, location: Location) -> Render:
-    def render(messages: Sequence[Message], template: str | None = chat_template, **options: Any) -> str:
+    def render(self, messages: Sequence[Message], template: str | None = None, **options: Any) -> str:
+        """The text of a chat, not tokenized.
+
+        Raises:
+            SampleError: the template refuses it.
+        """
+        template = template or self.template
         if template is not None:
             options["chat_template"] = template
         try:
-            return str(tokenizer.apply_chat_template(list(messages), tools=tools, tokenize=False, **options))
+            text = self.tokenizer.apply_chat_template(list(messages), tools=self.tools, tokenize=False, **options)
         except Exception as error:  # templates raise anything: an unknown role, turns out of order
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise SampleError(Issue(TEMPLATE_ERROR, lines[0][:120], location)) from error
+            raise SampleError(Issue(TEMPLATE_ERROR, lines[0][:120])) from error
+        return str(text)
 
-    return render
+    def answer_spans(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
+        """A rendered chat, and from which character to which the assistant speaks.
 
+        Raises:
+            SampleError: the template refuses the chat, or its answers cannot be found.
+        """
+        text = self.render(messages)
+        answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+        if not answers:
+            return text, []
+        for find in (self._by_tags, self._by_prefixes, self._by_content):
+            spans = find(messages, answers, text)
+            if spans is not None:
+                return text, spans
+        reason = "the template does not render the beginning of a chat like the complete chat"
+        raise SampleError(Issue(MASK_UNAVAILABLE, reason))
 
-def _marked(render: Render, messages: Sequence[Message], text: str, template: str) -> list[Span] | None:
-    """Spans by the template's own generation tags."""
-    if not _TAG.search(template) or _START in text or _END in text:
-        return None
-
-    def mark(match: re.Match[str]) -> str:
-        trim_before, end, trim_after = match.groups()
-        # A block in place of a block keeps Jinja's trimming of white space before and after it.
-        return f"{{%{trim_before} if true %}}{_END if end else _START}{{% endif {trim_after}%}}"
-
-    try:
-        marked = render(messages, _TAG.sub(mark, template))
-    except SampleError:
-        return None
-    spans, position, unmarked = [], 0, ""
-    for piece in re.split(f"({_START}.*?{_END})", marked, flags=re.DOTALL):
-        if piece.startswith(_START):
-            piece = piece[len(_START) : -len(_END)]
-            spans.append((position, position + len(piece)))
-        unmarked += piece
-        position += len(piece)
-    return spans if unmarked == text and spans else None
-
-
-def _by_prefixes(render: Render, messages: Sequence[Message], answers: list[int], text: str) -> list[Span] | None:
-    """Spans between the rendering of the messages before an answer and the rendering up to it."""
-    spans = []
-    for number in answers:
+    def _by_tags(self, messages: Sequence[Message], answers: list[int], text: str) -> list[Span] | None:
+        template = self.template or getattr(self.tokenizer, "chat_template", None)
+        if not isinstance(template, str) or not _TAG.search(template) or _START in text or _END in text:
+            return None
         try:
-            before = render(messages[:number], add_generation_prompt=True) if number else ""
-            bare = render(messages[:number]) if number else ""
-            through = render(messages[: number + 1])
-        except SampleError:  # many templates reject a chat that begins or ends with some role
+            marked = self.render(messages, _TAG.sub(_marker, template))
+        except SampleError:
             return None
-        if not (text.startswith(through) and through.startswith(before) and len(before) < len(through)):
-            return None
-        content = text.find(message_text(messages[number].get("content")).strip(), len(before), len(through))
-        if content < 0:
-            return None
-        # Without a generation prompt, the role name comes before the answer.
-        start = len(before) if before != bare else content
-        # White space after the end of the turn belongs to the template; no model has to write it.
-        spans.append((start, len(through.rstrip())))
-    return spans
+        pieces = re.split(f"{_START}(.*?){_END}", marked, flags=re.DOTALL)  # every second piece was between markers
+        ends = [sum(map(len, pieces[: number + 1])) for number in range(len(pieces))]
+        spans = list(zip(ends[0::2], ends[1::2]))
+        return spans if spans and "".join(pieces) == text else None
+
+    def _by_prefixes(self, messages: Sequence[Message], answers: list[int], text: str) -> list[Span] | None:
+        spans = []
+        for number in answers:
+            earlier = messages[:number]
+            try:
+                without_prompt = self.render(earlier) if earlier else ""
+                before = self.render(earlier, add_generation_prompt=True) if earlier else ""
+                through = self.render(messages[: number + 1])
+            except SampleError:  # many templates refuse a chat that begins or ends with some role
+                return None
+            if not (text.startswith(through) and through.startswith(before) and len(before) < len(through)):
+                return None
+            content = text.find(message_text(messages[number].get("content")).strip(), len(before), len(through))
+            if content < 0:
+                return None
+            # Without a generation prompt, the role name comes before the answer. White space after the end of the turn
+            # belongs to the template; no model has to write it.
+            spans.append((len(before) if before != without_prompt else content, len(through.rstrip())))
+        return spans
+
+    def _by_content(self, messages: Sequence[Message], answers: list[int], text: str) -> list[Span] | None:
+        eos = getattr(self.tokenizer, "eos_token", None) or ""
+        spans: list[Span] = []
+        for number in answers:
+            content = message_text(messages[number].get("content")).strip()
+            start = text.find(content)
+            if not content or text.count(content) != 1 or (spans and start < spans[-1][1]):
+                return None
+            end = start + len(content)
+            spans.append((start, end + len(eos) if text.startswith(eos, end) else end))
+        return spans
 
 
-def _by_content(messages: Sequence[Message], answers: list[int], text: str, eos: str) -> list[Span] | None:
-    """Spans where the answers occur verbatim, if each occurs once."""
-    spans, position = [], 0
-    for number in answers:
-        content = message_text(messages[number].get("content")).strip()
-        if not content or text.count(content) != 1:
-            return None
-        start = text.find(content, position)
-        if start < 0:
-            return None
-        position = start + len(content)
-        position += len(eos) if eos and text.startswith(eos, position) else 0
-        spans.append((start, position))
-    return spans
+def _marker(tag: re.Match[str]) -> str:
+    """A block in place of a block, which keeps Jinja's trimming of white space before and after it."""
+    trim_before, end, trim_after = tag.groups()
+    return f"{{%{trim_before} if true %}}{_END if end else _START}{{% endif {trim_after}%}}"

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 SPECIAL_TOKENS = {"<|end|>": 256, "<|pad|>": 257, "<|start|>": 258}
 
 
+@dataclass(frozen=True)
 class ByteTokenizer:
     """Tokens 0 to 255 are bytes; then end of text, padding, and start of text. Has the interface of transformers'.
 
@@ -19,57 +21,36 @@ class ByteTokenizer:
 
     eos_token, pad_token, bos_token = SPECIAL_TOKENS
     eos_token_id, pad_token_id, bos_token_id = SPECIAL_TOKENS.values()
-    mask_token: str | None = None
-    chat_template: str | None = None
+    mask_token: ClassVar[str | None] = None
+    chat_template: ClassVar[str | None] = None
     padding_side = "right"
     model_max_length = 10**30
     is_fast = True
     vocab_size = 259
     name_or_path = "bytes"
 
-    def __call__(
-        self,
-        text: str | Sequence[str],
-        text_pair: str | None = None,
-        *,
-        add_special_tokens: bool = True,
-        return_offsets_mapping: bool = False,
-        truncation: bool = False,
-        max_length: int | None = None,
-        **_: Any,
-    ) -> dict[str, Any]:
-        """Encode one text, or several."""
-        single = isinstance(text, str)
-        texts = [str(text) if text_pair is None else f"{text}\n{text_pair}"] if single else list(text)
-        stop = max_length if truncation else None
-        ids = [list(line.encode(errors="replace"))[:stop] for line in texts]
+    def __call__(self, text: str | Sequence[str], text_pair: str | None = None, **options: Any) -> dict[str, Any]:
+        """Encode one text, or several; of the options `return_offsets_mapping`, `truncation` and `max_length` count."""
+        if isinstance(text, str):
+            pair = "" if text_pair is None else f"\n{text_pair}"
+            return {name: rows[0] for name, rows in self([text + pair], **options).items()}
+        stop = options.get("max_length") if options.get("truncation") else None
+        ids = [list(line.encode(errors="replace"))[:stop] for line in text]
         encoding: dict[str, Any] = {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids]}
-        if return_offsets_mapping:
-            encoding["offset_mapping"] = [_offsets(line)[:stop] for line in texts]
-        return {name: rows[0] for name, rows in encoding.items()} if single else encoding
+        if options.get("return_offsets_mapping"):
+            encoding["offset_mapping"] = [
+                [(at, at + 1) for at, letter in enumerate(line) for _ in letter.encode(errors="replace")][:stop]
+                for line in text
+            ]
+        return encoding
 
     def __len__(self) -> int:
         return self.vocab_size
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-    def __repr__(self) -> str:
-        return "ByteTokenizer()"
-
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, **_: Any) -> str:
         """The text of tokens; invalid UTF-8 becomes U+FFFD."""
-        names = {number: name for name, number in SPECIAL_TOKENS.items()}
-        pieces: list[bytes] = []
-        for number in map(int, ids):
-            if number < 256:
-                pieces.append(bytes([number]))
-            elif not skip_special_tokens:
-                pieces.append(names[number].encode())
-        return b"".join(pieces).decode(errors="replace")
+        names = {number: b"" if skip_special_tokens else name.encode() for name, number in SPECIAL_TOKENS.items()}
+        return b"".join(names[i] if i in names else bytes([i]) for i in map(int, ids)).decode(errors="replace")
 
     def get_vocab(self) -> dict[str, int]:
         """The name of every token."""
@@ -83,7 +64,3 @@ class ByteTokenizer:
     def save_pretrained(self, folder: Any, **_: Any) -> tuple[str, ...]:
         """There is nothing to write; it is named `bytes`."""
         return ()
-
-
-def _offsets(text: str) -> list[tuple[int, int]]:
-    return [(index, index + 1) for index, letter in enumerate(text) for _ in letter.encode(errors="replace")]

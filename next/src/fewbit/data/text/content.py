@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fewbit.data.rows import chat
-from fewbit.data.types import IssueType, Severity
+from fewbit.data.types import IssueType, Sample, Severity
 
 PROMPTS = ("prompt", "instruction", "question", "query")
 COMPLETIONS = ("completion", "answer", "response", "output", "chosen", "solution")
@@ -25,12 +25,12 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Content:
-    """The text of one sample; exactly one of `messages`, `completion` (with `texts[0]` as the prompt) or `texts`.
+    """The text of one sample.
 
     Args:
         texts: one text, or the two of a pair; or the prompt.
         completion: what is to be written after the prompt.
-        messages: the turns of a chat, with `role` and `content`.
+        messages: the turns of a chat instead, with `role` and `content`.
         tools: what the chat may call.
     """
 
@@ -38,14 +38,6 @@ class Content:
     completion: str | None = None
     messages: tuple[Message, ...] | None = None
     tools: Any = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether it says nothing at all."""
-        texts: Iterable[str] = (*self.texts, self.completion or "")
-        if self.messages is not None:
-            texts = (message_text(message.get("content")) for message in self.messages)
-        return not any(text.strip() for text in texts)
 
     def as_chat(self) -> Content:
         """A prompt and its completion as two turns; anything else as it is."""
@@ -58,9 +50,7 @@ class Content:
         """All of its text, joined by line breaks."""
         if self.messages is not None:
             return "\n".join(filter(None, (message_text(message.get("content")) for message in self.messages)))
-        if self.completion is not None:
-            return join_prompt(self.texts[0], self.completion)
-        return "\n".join(self.texts)
+        return "\n".join(filter(None, (*self.texts, self.completion)))
 
 
 def content_of(sample: Mapping[str, Any], text_column: str | None = None) -> Content | None:
@@ -86,14 +76,19 @@ def content_of(sample: Mapping[str, Any], text_column: str | None = None) -> Con
     for first, second in PAIRS:
         if isinstance(sample.get(first), str) and isinstance(sample.get(second), str):
             return Content((sample[first], sample[second]))
-    if isinstance(sample.get("text"), str):
-        return Content((sample["text"],))
     texts = [name for name, value in sample.items() if isinstance(value, str)]
-    if len(texts) == 1:  # of several, any may be an identifier
-        return Content((sample[texts[0]],))
-    if texts and texts[0] in PROMPTS:
+    if "text" in texts:
+        return Content((sample["text"],))
+    if len(texts) == 1 or (texts and texts[0] in PROMPTS):  # of several others, any may be an identifier
         return Content((sample[texts[0]],))
     return None
+
+
+def texts_in(sample: Sample) -> list[str]:
+    """Every text of a sample, those of a chat too."""
+    turns = [messages_of(sample[name]) for name in CHATS if isinstance(sample.get(name), list | tuple)]
+    contents = [message["content"] for messages in turns for message in messages]
+    return [value for value in sample.values() if isinstance(value, str)] + contents
 
 
 def messages_of(turns: Sequence[Any]) -> list[Message]:
@@ -117,27 +112,20 @@ def message_text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def join_prompt(prompt: str, completion: str, separator: str = "\n") -> str:
-    """A prompt and its completion as one text, with a separator where they would touch.
-
-    >>> join_prompt("2 + 2?", "4"), join_prompt("2 + 2 = ", "4")
-    ('2 + 2?\\n4', '2 + 2 = 4')
-    """
-    return separated(prompt, completion, separator) + completion
-
-
 def separated(prompt: str, completion: str, separator: str = "\n") -> str:
-    """The prompt, followed by a separator if it would touch its completion."""
+    """The prompt, followed by a separator if it would touch its completion.
+
+    >>> separated("2 + 2?", "4"), separated("2 + 2 = ", "4")
+    ('2 + 2?\\n', '2 + 2 = ')
+    """
     touches = bool(prompt) and bool(completion) and not prompt[-1].isspace() and not completion[0].isspace()
     return prompt + separator if touches else prompt
 
 
 def _prompt_and_completion(sample: Mapping[str, Any]) -> Content | None:
     prompt = next((sample[name] for name in PROMPTS if sample.get(name)), None)
-    completion = next((sample[name] for name in COMPLETIONS if name in sample and sample[name] is not None), None)
-    if completion is None or (prompt is None and not isinstance(completion, list)):
-        return None
-    if isinstance(completion, list) or isinstance(prompt, list):
+    completion = next((sample[name] for name in COMPLETIONS if sample.get(name) is not None), None)
+    if isinstance(completion, list) or (isinstance(prompt, list) and isinstance(completion, str)):
         return Content(messages=tuple(_conversation(prompt, completion)))
     if not isinstance(prompt, str) or not isinstance(completion, str):
         return None

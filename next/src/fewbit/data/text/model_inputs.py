@@ -19,10 +19,10 @@ import orjson
 from fewbit.data.dataset import Dataset
 from fewbit.data.text.assistant_mask import MASK_UNAVAILABLE, TEMPLATE_ERROR
 from fewbit.data.text.content import NO_TEXT
+from fewbit.data.text.encoder import TextEncoder
 from fewbit.data.text.pack import concatenate
-from fewbit.data.text.roles import SPECIAL
-from fewbit.data.text.tokenize import Encoded, TextEncoder
-from fewbit.data.text.tokenizer import load_tokenizer, max_tokens, pad_id
+from fewbit.data.text.roles import SPECIAL, truncate
+from fewbit.data.text.tokenizer import check_room, load_tokenizer, max_tokens, pad_id
 from fewbit.data.types import Issue, IssueType, Location, Sample, SampleError, Severity, spread
 from fewbit.errors import DataError, UsageError, nearest, plural
 from fewbit.model_info import ModelInfo, TensorInfo
@@ -30,6 +30,7 @@ from fewbit.model_info import ModelInfo, TensorInfo
 MAX_LENGTH = 512
 PACKS = ("auto", "concatenate", "pad")
 _BLOCK = 256
+"""Rows that are tokenized together; fewer are read in vain when `samples` is small."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 _CAUSAL = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
 
@@ -59,27 +60,23 @@ def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | 
     options = dict(options or {})
     tokenizer = load_tokenizer(options.get("tokenizer") or info.tokenizer or info.source)
     model = language_model(info)
-    inputs = _InputMaker(info, tokenizer, model)
-    max_length = _max_length(options, inputs, model, tokenizer)
+    inputs = _InputBuilder(info, tokenizer, model)
+    limits = (inputs.length, model.positions, max_tokens(tokenizer))
+    max_length = min([int(options.get("max_length") or MAX_LENGTH), *(limit for limit in limits if limit)])
+    check_room(max_length, tokenizer)
     packed = _packs(options.get("pack") or "auto", model, info, tokenizer)
     encoder = TextEncoder(
-        tokenizer, max_length=None if packed else max_length, purpose="calibration", causal=packed,
-        chat_template=options.get("chat_template"), text_column=options.get("text_column"),
+        tokenizer, training=False, causal=packed, chat_template=options.get("chat_template"),
+        text_column=options.get("text_column"),
     )  # fmt: skip
-    if max_length <= sum(map(len, encoder.special)):
-        raise UsageError(
-            f"{plural(max_length, 'token')} leave no room for text", code="max-length", param="max_length",
-            expected=f"more than {plural(sum(map(len, encoder.special)), 'special token')}", hint="{max_length=512}",
-        )  # fmt: skip
     facts: Counter[str] = Counter()
     order = spread(dataset.strata(), len(dataset), len(dataset), int(options.get("seed") or 0))
-    encoded = _encoded(dataset.select(order), encoder, facts)
-    sequences = _running(encoded, encoder, max_length) if packed else encoded
+    encoded = _encoded(dataset.select(order), encoder, None if packed else max_length, facts)
     samples, locations = [], []
-    for tokens, location in sequences:
+    for tokens, location in _running(encoded, encoder, max_length) if packed else encoded:
         samples.append(inputs(tokens))
         locations.append(location)
-        facts["tokens"] += len(tokens.ids)
+        facts["tokens"] += len(tokens["input_ids"])
         if len(samples) == options.get("samples"):
             break
     if not samples:
@@ -112,8 +109,8 @@ def language_model(info: ModelInfo) -> LanguageModel:
     config = _config(info)
     inner = config.get("text_config")
     levels = (config, inner if isinstance(inner, Mapping) else {})
-    limits = [level[name] for level in levels for name in _POSITIONS if isinstance(level.get(name), int)]
-    positions = next((limit for limit in limits if limit > 0), None)
+    limits = [level.get(name) for level in levels for name in _POSITIONS]
+    positions = next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
     if config.get("is_encoder_decoder"):
         start = config.get("decoder_start_token_id")
         return LanguageModel(positions, False, start if isinstance(start, int) else 0)
@@ -135,7 +132,6 @@ class InputSource:
         return dict(self._samples[index])
 
     def location(self, index: int) -> Location:
-        """Where its first token comes from."""
         return self._locations[index]
 
     def strata(self) -> Sequence[Any] | None:
@@ -144,101 +140,84 @@ class InputSource:
         return None if None in labels else labels
 
 
-class _InputMaker:
-    """Makes the inputs of one model from tokens."""
+class _InputBuilder:
+    """Builds the inputs of one model from tokens."""
 
     def __init__(self, info: ModelInfo, tokenizer: Any, model: LanguageModel):
         tensors = info.inputs or (TensorInfo("input_ids", "int64"), TensorInfo("attention_mask", "int64"))
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self._model, self._pad = model, pad_id(tokenizer)
         self._pads_left = getattr(tokenizer, "padding_side", "right") == "left"
-        self.length = _fixed_length(self._tensors.get("input_ids"))
+        ids = self._tensors.get("input_ids")
+        length = ids.shape[1] if ids is not None and ids.shape is not None and len(ids.shape) > 1 else None
+        self.length = length if isinstance(length, int) and length > 0 else None
 
-    def __call__(self, encoded: Encoded) -> Sample:
-        padding = max((self.length or 0) - len(encoded.ids), 0)
-        types = encoded.token_type_ids
-        ids = self._padded(encoded.ids, padding, self._pad)
-        mask = self._padded(np.ones(len(encoded.ids), np.int64), padding, 0)
-        arrays = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "token_type_ids": self._padded(np.zeros(len(encoded.ids)) if types is None else types, padding, 0),
-        }
+    def __call__(self, tokens: Sample) -> Sample:
+        count = len(tokens["input_ids"])
+        padding = max((self.length or 0) - count, 0)
+        ids = self._padded(tokens["input_ids"], padding, self._pad)
+        mask = self._padded(np.ones(count), padding, 0)
+        types = self._padded(tokens.get("token_type_ids", np.zeros(count)), padding, 0)
+        arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         if self._model.decoder_start is not None:
             arrays["decoder_input_ids"] = np.concatenate([[self._model.decoder_start], ids[:-1]])
             arrays["decoder_attention_mask"] = mask
         positions = self._tensors.get("position_ids")
         if positions is not None and positions.required:  # a module counts them itself
             arrays["position_ids"] = np.maximum(np.cumsum(mask) - 1, 0)
-        sample: Sample = {
-            name: array.astype(self._tensors[name].dtype or np.int64)
-            for name, array in arrays.items()
-            if name in self._tensors
-        }
-        caches = {name: cache for name, tensor in self._tensors.items() if (cache := _empty_cache(tensor)) is not None}
-        label = encoded.target if isinstance(encoded.target, int) and "label" not in self._tensors else None
-        return sample | caches | ({} if label is None else {"label": label})
+        sample: Sample = {}
+        for name, tensor in self._tensors.items():
+            if name in arrays:
+                sample[name] = arrays[name].astype(tensor.dtype or np.int64)
+            elif (cache := _empty_cache(tensor)) is not None:
+                sample[name] = cache
+        label = tokens.get("labels")
+        return sample | ({"label": label} if isinstance(label, int) and "label" not in self._tensors else {})
 
     def _padded(self, values: Any, padding: int, value: int) -> np.ndarray:
         width = (padding, 0) if self._pads_left else (0, padding)
         return np.pad(np.asarray(values, np.int64), width, constant_values=value)
 
 
-def _encoded(dataset: Dataset, encoder: TextEncoder, facts: Counter[str]) -> Iterator[tuple[Encoded, Location]]:
+def _encoded(
+    dataset: Dataset, encoder: TextEncoder, max_length: int | None, facts: Counter[str]
+) -> Iterator[tuple[Sample, Location]]:
     """The tokens of every row in order; rows without text are reported and left out."""
     report = dataset.report
-    for start in range(0, len(dataset), _BLOCK):
-        samples, locations = [], []
-        for index in range(start, min(start + _BLOCK, len(dataset))):
-            facts["rows"] += 1
-            location = dataset.location(index)
+    for index, result in encoder.encode_all(dataset, _BLOCK):
+        facts["rows"] += 1
+        location = dataset.location(index)
+        if not isinstance(result, Issue) and max_length is not None and len(result["input_ids"]) > max_length:
+            facts["truncated"] += 1
             try:
-                sample = dataset[index]
+                result = truncate(result, max_length)
             except SampleError as error:
-                if report.add(error.issue.type, error.issue.message, error.issue.location) != "drop":
-                    raise
-                continue
-            samples.append(sample if isinstance(sample, Mapping) else _bare(sample))
-            locations.append(location)
-        for result, location in zip(encoder.encode_batch(samples, locations), locations):
-            if isinstance(result, Issue):
-                facts["empty"] += 1
-                if report.add(result.type, result.message, location) == "raise":
-                    raise SampleError(result)
-                continue
-            if result.fallback is not None:
-                facts["template_refused"] += 1
-                report.add(TEMPLATE_FALLBACK, result.fallback, location)
-            facts["truncated"] += bool(result.truncated)
-            yield result, location
-
-
-def _bare(sample: Any) -> Sample:
-    """A text or a chat that is no dict."""
-    return {"text": sample} if isinstance(sample, str) else {"messages": sample}
+                result = error.issue
+        if isinstance(result, Issue):
+            facts["empty"] += 1
+            if report.add(result.type, result.message, location) == "raise":
+                raise SampleError(result)
+            continue
+        if "fallback" in result:
+            facts["template_refused"] += 1
+            report.add(TEMPLATE_FALLBACK, result["fallback"], location)
+        yield result, location
 
 
 def _running(
-    encoded: Iterator[tuple[Encoded, Location]], encoder: TextEncoder, max_length: int
-) -> Iterator[tuple[Encoded, Location]]:
+    encoded: Iterator[tuple[Sample, Location]], encoder: TextEncoder, max_length: int
+) -> Iterator[tuple[Sample, Location]]:
     """Texts joined by end-of-text and cut, each sequence with the tokenizer's start."""
-    before = encoder.special[0]
     eos = getattr(encoder.tokenizer, "eos_token_id", None)
 
     def texts() -> Iterator[tuple[Sequence[int], Location]]:
-        for text, location in encoded:
-            ids = text.ids[text.roles != SPECIAL].tolist()
+        for tokens, location in encoded:
+            ids = tokens["input_ids"][tokens["roles"] != SPECIAL].tolist()
             # A template may end the text itself, with a line break behind the end.
             yield (ids if eos is None or eos in ids[-2:] else [*ids, int(eos)]), location
 
-    for ids, location in concatenate(texts(), max_length, before):
-        yield Encoded(np.array(ids, np.int64), np.zeros(len(ids), np.uint8)), location
-
-
-def _max_length(options: Mapping[str, Any], inputs: _InputMaker, model: LanguageModel, tokenizer: Any) -> int:
-    requested = options.get("max_length") or MAX_LENGTH
-    limits = (inputs.length, model.positions, max_tokens(tokenizer))
-    return min([int(requested), *(limit for limit in limits if limit)])
+    for ids, location in concatenate(texts(), max_length, encoder.special[0]):
+        yield {"input_ids": np.array(ids, np.int64)}, location
 
 
 def _packs(pack: str, model: LanguageModel, info: ModelInfo, tokenizer: Any) -> bool:
@@ -248,14 +227,17 @@ def _packs(pack: str, model: LanguageModel, info: ModelInfo, tokenizer: Any) -> 
             f"there is no packing {pack!r}", code="pack", param="pack",
             expected=", ".join(nearest(pack, PACKS) or PACKS), hint="{pack=concatenate} or {pack=pad}",
         )  # fmt: skip
-    if pack != "auto" or model.causal is not None:
-        return pack == "concatenate" if pack != "auto" else bool(model.causal)
+    if pack != "auto":
+        return pack == "concatenate"
+    if model.causal is not None:
+        return model.causal
     # A model that does not say: encoders have a mask token, or need to know the texts of a pair.
     typed = any(tensor.name == "token_type_ids" and tensor.required for tensor in info.inputs)
     return getattr(tokenizer, "mask_token", None) is None and not typed
 
 
 def _config(info: ModelInfo) -> Mapping[str, Any]:
+    """`config.json` of the model."""
     config = info.facts.get("config")
     if isinstance(config, Mapping):
         return config
@@ -270,11 +252,6 @@ def _config(info: ModelInfo) -> Mapping[str, Any]:
         if isinstance(config, Mapping):
             return config
     return {}
-
-
-def _fixed_length(tensor: TensorInfo | None) -> int | None:
-    size = tensor.shape[1] if tensor is not None and tensor.shape is not None and len(tensor.shape) > 1 else None
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _empty_cache(tensor: TensorInfo) -> np.ndarray | None:

@@ -7,6 +7,7 @@ cuts them, as language models are calibrated.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fewbit.data.types import Location
 from fewbit.rng import generator
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
+    from torch import Tensor
 
 Piece = tuple[Mapping[str, Any], int, int]
 """A sample, and from which token to which it is taken."""
@@ -27,12 +28,10 @@ Piece = tuple[Mapping[str, Any], int, int]
 def best_fit(lengths: Ints, capacity: int, seed: int = 0) -> list[list[int]]:
     """Which samples share a row: the longest first, each into the row it fills best.
 
-    At most 11/9 of the fewest rows possible, plus one. The seed decides between samples of the same length.
-
     Args:
         lengths: of each sample, from 1 to `capacity`.
         capacity: tokens of a row.
-        seed: of the ties, so that the order of the file does not decide who shares a row.
+        seed: decides between samples of the same length, which the order of the file must not.
 
     Returns:
         The samples of each row in ascending order; rows by their first sample.
@@ -42,21 +41,20 @@ def best_fit(lengths: Ints, capacity: int, seed: int = 0) -> list[list[int]]:
     """
     order = np.lexsort((generator(seed).random(len(lengths)), -lengths))
     rows: list[list[int]] = []
-    rows_by_room: dict[int, list[int]] = {}
-    rooms = 0  # bit n is set if some row has room for n tokens, so the best fit is the lowest bit from a length up
+    rows_by_room: defaultdict[int, list[int]] = defaultdict(list)
+    rooms = 1 << capacity  # bit n is set if a row has room for n tokens; a new row always has room for all
     for sample, length in zip(order.tolist(), lengths[order].tolist()):
         fitting = rooms >> length
-        if fitting:
-            room = length + (fitting & -fitting).bit_length() - 1
-            row = rows_by_room[room].pop()
-            if not rows_by_room[room]:
-                rooms ^= 1 << room
-        else:
-            room, row = capacity, len(rows)
+        room = length + (fitting & -fitting).bit_length() - 1  # the lowest bit is the best fit
+        if room == capacity:
+            rows_by_room[capacity].append(len(rows))
             rows.append([])
+        row = rows_by_room[room].pop()
         rows[row].append(sample)
+        if not rows_by_room[room] and room < capacity:
+            rooms ^= 1 << room
         if room > length:
-            rows_by_room.setdefault(room - length, []).append(row)
+            rows_by_room[room - length].append(row)
             rooms |= 1 << (room - length)
     return sorted(sorted(row) for row in rows)
 
@@ -66,7 +64,7 @@ def join(pieces: Sequence[Piece], fields: Sequence[str]) -> dict[str, NDArray[An
 
     Args:
         pieces: what to join.
-        fields: what to keep, `input_ids` among it; one entry per token.
+        fields: which fields, all with one entry per token.
 
     Returns:
         The fields; `position_ids`, from 0 in each piece; `seq_lens`, the tokens of each piece. The first label of each
@@ -83,40 +81,34 @@ def join(pieces: Sequence[Piece], fields: Sequence[str]) -> dict[str, NDArray[An
     }
     if "labels" in row:
         row["labels"][np.cumsum(lengths) - lengths] = IGNORED
-    row["position_ids"] = np.concatenate([np.arange(length) for length in lengths])
-    row["seq_lens"] = lengths
-    return row
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    return row | {"position_ids": positions, "seq_lens": lengths}
 
 
-def block_mask(segments: Tensor, values: dtype | None = None) -> Tensor:
-    """Which token may attend to which: the earlier ones of its own segment, and itself.
+def block_mask(segments: Tensor) -> Tensor:
+    """What is added to the attention scores: 0 where a token may look, the lowest number elsewhere.
 
-    Padding (segment 0) attends to padding, because a row of the mask without any entry gives NaN.
+    A token sees itself and the earlier ones of its segment; padding (segment 0) sees padding, because a row of the mask
+    without any entry gives NaN. Booleans would do for `sdpa`, but not for `eager` attention.
 
     Args:
         segments: [batch, length].
-        values: a floating dtype for a mask that is added to the scores (0, or the lowest number), which `eager`
-            attention needs; booleans otherwise, which only `sdpa` takes.
 
     Returns:
-        [batch, 1, length, length].
+        [batch, 1, length, length], float32.
     """
     import torch
 
     length = segments.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
-    allowed = ((segments[:, :, None] == segments[:, None, :]) & causal)[:, None]
-    if values is None:
-        return allowed
-    return torch.zeros(allowed.shape, dtype=values, device=allowed.device).masked_fill(
-        ~allowed, torch.finfo(values).min
-    )
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    visible = ((segments[:, :, None] == segments[:, None, :]) & causal)[:, None]
+    return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
 
 
 def concatenate(
     texts: Iterable[tuple[Sequence[int], Location]], max_length: int, start: Sequence[int] = ()
 ) -> Iterator[tuple[list[int], Location]]:
-    """Texts one after the other, cut into sequences that each begin with the start tokens.
+    """Texts one after the other, cut into sequences of `max_length` that each begin with the start tokens.
 
     Args:
         texts: tokens of each text with its end-of-text, and where it comes from.
@@ -132,19 +124,14 @@ def concatenate(
     """
     room = max_length - len(start)
     waiting: list[int] = []
-    first: Location | None = None
-    count = 0
+    first = Location()
+    complete = False
     for ids, location in texts:
-        first = first or location
+        first = first if waiting else location
         waiting += ids
-        position = 0
-        while len(waiting) - position >= room:
+        for position in range(0, len(waiting) - room + 1, room):
             yield [*start, *waiting[position : position + room]], first
-            count += 1
-            position += room
-            first = location
-        del waiting[:position]
-        if not waiting:
-            first = None
-    if waiting and not count:
-        yield [*start, *waiting], first or Location()
+            complete, first = True, location
+        waiting = waiting[len(waiting) // room * room :]
+    if waiting and not complete:
+        yield [*start, *waiting], first

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.text.byte_tokenizer import ByteTokenizer
-from fewbit.errors import DataError, require
+from fewbit.errors import DataError, UsageError, plural, require
 
 VOCABULARY_FILES = (
     "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
@@ -55,12 +55,7 @@ def tokenizer_folder(path: Path) -> Path | None:
     `onnx/model.onnx` with the tokenizer one level up is a common layout.
     """
     folders = list(path.absolute().parents[:2]) if path.is_file() else [path]
-    return next((folder for folder in folders if has_vocabulary(folder)), None)
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Whether a folder holds a tokenizer's vocabulary."""
-    return any((folder / name).is_file() for name in VOCABULARY_FILES)
+    return next((folder for folder in folders for name in VOCABULARY_FILES if (folder / name).is_file()), None)
 
 
 def pad_id(tokenizer: Any) -> int:
@@ -84,12 +79,26 @@ def max_tokens(tokenizer: Any) -> int | None:
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens a tokenizer puts before and after a text, found by encoding one with and without them."""
-    with_special, bare = (_ids(tokenizer, "a", add_special_tokens=add) for add in (True, False))
-    for start in range(len(with_special) - len(bare) + 1):
-        if with_special[start : start + len(bare)] == bare:
-            return with_special[:start], with_special[start + len(bare) :]
+    """The special tokens a tokenizer puts before and after a text, known by encoding one with and without them."""
+    framed, bare = (_ids(tokenizer, "a", add_special_tokens=add) for add in (True, False))
+    for start in range(len(framed) - len(bare) + 1):
+        if framed[start : start + len(bare)] == bare:
+            return framed[:start], framed[start + len(bare) :]
     return [], []
+
+
+def check_room(max_length: int, tokenizer: Any) -> None:
+    """Make sure that a length leaves room for text.
+
+    Raises:
+        UsageError: special tokens fill it.
+    """
+    special = sum(map(len, special_tokens(tokenizer)))
+    if max_length <= special:
+        raise UsageError(
+            f"{plural(max_length, 'token')} leave no room for text next to {plural(special, 'special token')}",
+            code="max-length", param="max_length", expected=f"more than {special}", hint="{max_length=512}",
+        )  # fmt: skip
 
 
 def separator_tokens(tokenizer: Any) -> list[int]:
@@ -109,10 +118,7 @@ def separator_tokens(tokenizer: Any) -> list[int]:
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Equal for tokenizers that give the same tokens: hash of vocabulary, rules, special tokens and chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        rules = backend.to_str()
-    else:
-        rules = repr(sorted(tokenizer.get_vocab().items())) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
+    rules = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
     names = ("bos_token", "eos_token", "pad_token", "chat_template", "model_max_length")
     inputs = [type(tokenizer).__name__, rules, *(repr(getattr(tokenizer, name, None)) for name in names)]
     return hashlib.sha256("\0".join(inputs).encode(errors="backslashreplace")).hexdigest()[:16]
@@ -133,9 +139,7 @@ def _from_pretrained(name: str, **options: Any) -> Any:
 
 def _missing(name: str, reason: str) -> DataError:
     return DataError(
-        f"there is no tokenizer in {name!r}: {reason}",
-        code="tokenizer",
-        where=name,
+        f"there is no tokenizer in {name!r}: {reason}", code="tokenizer", where=name,
         expected="a folder with tokenizer.json, a hub name, or 'bytes'",
         hint="tokenizer.save_pretrained(folder) writes one; or give samples with input_ids",
-    )
+    )  # fmt: skip
