@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
@@ -33,6 +33,10 @@ MOST_BYTES = 16_000_000
 DEEPEST = 64
 
 
+Problem = tuple[str | tuple[int | str, ...], str]
+"""A field, or the path to one in nested settings, and what is wrong there."""
+
+
 class SettingsError(UsageError):
     """Wrong settings, all of them at once.
 
@@ -40,24 +44,34 @@ class SettingsError(UsageError):
         problems: pairs of a path such as `layers["*.fc1"].group_size` and what is wrong there.
     """
 
-    def __init__(self, title: str, problems: Sequence[tuple[str, str]], *, where: str | None = None):
-        listed = "; ".join(f"{path}: {text}" for path, text in problems)
+    def __init__(self, title: str, problems: Sequence[Problem], *, where: str | None = None):
+        named = [(path if isinstance(path, str) else _path(path), text) for path, text in problems]
+        listed = "; ".join(f"{path}: {text}" for path, text in named)
         super().__init__(
             f"{plural(len(problems), 'error')} in {title}",
             code="settings",
             where=listed if where is None else f"{where}: {listed}",
             hint="correct the setting" if len(problems) == 1 else "correct the settings",
         )
-        self.problems = tuple(problems)
+        self.problems = tuple(named)
 
 
-class _Construct(type(BaseModel)):  # type: ignore[misc]
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+
+class _Construct(ModelMetaclass):
     """Turns pydantic's error into ours in the user's own call; nested models do not come through here."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
-        if len(args) > len(cls.model_fields):
-            raise TypeError(f"{cls.__name__} takes at most {len(cls.model_fields)} arguments")
-        values.update(zip(cls.model_fields, args))
+        names: list[str] = list(cls.model_fields)  # type: ignore[attr-defined]
+        if len(args) > len(names):
+            raise TypeError(f"{cls.__name__} takes at most {len(names)} arguments")
+        if twice := [name for name, _ in zip(names, args) if name in values]:
+            raise TypeError(f"{cls.__name__} got {twice[0]!r} twice")
+        values.update(zip(names, args))
         try:
             return super().__call__(**values)
         except ValidationError as error:
@@ -70,8 +84,8 @@ class Settings(BaseModel, metaclass=_Construct):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
-    def contradictions(self) -> list[tuple[str, str]]:
-        """Pairs of a field and what is wrong with it together with other fields."""
+    def contradictions(self) -> Sequence[Problem]:
+        """Fields, or paths to nested ones, that are wrong together with others."""
         return []
 
     @model_validator(mode="wrap")
@@ -80,11 +94,13 @@ class Settings(BaseModel, metaclass=_Construct):
         """Validate one level; errors of nested levels arrive with their paths and are passed on."""
         try:
             settings = handler(values)
-            wrong = [_problem((name,), text) for name, text in settings.contradictions()]
+            problems = [
+                _problem((path,) if isinstance(path, str) else path, text) for path, text in settings.contradictions()
+            ]
         except ValidationError as error:
-            wrong = [_problem(detail["loc"], cls._explain(detail)) for detail in error.errors()]
-        if wrong:
-            raise ValidationError.from_exception_data(cls.__name__, wrong)
+            problems = [_problem(detail["loc"], cls._explain(detail)) for detail in error.errors()]
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
         return settings
 
     @classmethod
@@ -104,6 +120,12 @@ class Settings(BaseModel, metaclass=_Construct):
         message = str(detail["msg"]).removeprefix("Input should be ")
         return f"expected {message}, got {_short(detail['input'])}"
 
+    def __repr__(self) -> str:
+        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+        return text if len(text) <= 120 else f"{text[:116]}...)"
+
+    __str__ = __repr__
+
     def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as plain data."""
         return self.model_dump(mode="json", exclude_defaults=True)
@@ -112,11 +134,15 @@ class Settings(BaseModel, metaclass=_Construct):
         """YAML that `from_yaml` reads to an equal object."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
+    def to_json(self) -> str:
+        """JSON that `from_yaml` reads to an equal object."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
     def fingerprint(self) -> str:
         """Equal for equal settings, in every process."""
         import hashlib
 
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        content = json.dumps(_canonical(self.model_dump(mode="json")), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     @classmethod
@@ -135,6 +161,32 @@ class Settings(BaseModel, metaclass=_Construct):
         return cls.from_dict(read_file(path))
 
 
+class FrozenMapping(dict[str, Any]):
+    """A mapping that cannot be changed, so that settings that hold one cannot be changed either; hashable.
+
+    >>> FrozenMapping({"bins": 128}) == {"bins": 128}
+    True
+    """
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles are made without changing one."""
+        return FrozenMapping, (dict(self),)
+
+    def _refuse(self, *args: Any, **values: Any) -> Any:
+        raise TypeError("this mapping cannot be changed")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+
+def wrong(text: str) -> PydanticCustomError:
+    """The error for a validator of one field to raise; the path is added."""
+    return PydanticCustomError(_TYPE, "{text}", {"text": text})
+
+
 def named(kind: type[Enum], **aliases: str) -> Any:
     """A field that takes a member of an enum, its name, or anything whose last part is that name (`torch.int8`)."""
 
@@ -143,11 +195,8 @@ def named(kind: type[Enum], **aliases: str) -> Any:
         name = aliases.get(name, name)
         if name in kind.__members__:
             return kind[name]
-        similar = nearest(name, kind.__members__)
-        guess = (
-            f"did you mean {' or '.join(map(repr, similar))}?" if similar else f"known: {', '.join(kind.__members__)}"
-        )
-        raise PydanticCustomError(_TYPE, "{text}", {"text": f"unknown {kind.__name__} {name!r}; {guess}"})
+        guess = _guess(nearest(name, kind.__members__), kind.__members__)
+        raise wrong(f"unknown {kind.__name__} {name!r}; {guess}")
 
     return Annotated[kind, BeforeValidator(read), PlainSerializer(lambda member: member.name, return_type=str)]
 
@@ -176,6 +225,8 @@ def read_mapping(text: str, title: str) -> dict[str, Any]:
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1 if event.start_mark else 0
                 raise SettingsError(title, [(f"line {line}", "aliases are not read")])
+        if duplicates := _duplicate_keys(yaml.compose(text, Loader=yaml.SafeLoader)):
+            raise SettingsError(title, duplicates)
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -188,6 +239,21 @@ def read_mapping(text: str, title: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise SettingsError(title, [("(text)", f"expected names and values, got {type(values).__name__}")])
     return values
+
+
+def _duplicate_keys(node: yaml.Node | None) -> list[Problem]:
+    """YAML keeps the last of two values of one name, silently."""
+    problems: list[Problem] = []
+    children = node.value if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        names: set[str] = set()
+        for key, child in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in names:
+                line = key.start_mark.line + 1 if key.start_mark else 0
+                problems.append((f"line {line}", f"{key.value!r} is there twice"))
+            names.add(str(key.value))
+            children.append(child)
+    return problems + [problem for child in children for problem in _duplicate_keys(child)]
 
 
 def set_by_path(values: dict[str, Any], path: str, value: Any) -> None:
@@ -211,7 +277,7 @@ def set_by_path(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _problem(path: tuple[int | str, ...], text: str) -> InitErrorDetails:
-    return InitErrorDetails(type=PydanticCustomError(_TYPE, "{text}", {"text": text}), loc=path, input=None)
+    return InitErrorDetails(type=wrong(text), loc=path, input=None)
 
 
 def _path(parts: tuple[int | str, ...]) -> str:
@@ -223,6 +289,15 @@ def _path(parts: tuple[int | str, ...]) -> str:
         plain = isinstance(part, str) and part.isidentifier()
         text += (f".{part}" if text else str(part)) if plain else f"[{json.dumps(part)}]"
     return text or "(all)"
+
+
+def _canonical(value: Any) -> Any:
+    """1.0 and 1 are equal, so they are written alike."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _guess(similar: Sequence[str], known: Iterable[str]) -> str:
