@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from fewbit.api.data import fix_dataset as fix_dataset
     from fewbit.api.data import open_dataset as open_dataset
     from fewbit.api.quantize import quantize as quantize
+    from fewbit.config.config import Config as Config
+    from fewbit.config.config import QConfig as QConfig
+    from fewbit.config.config import QLayerConfig as QLayerConfig
+    from fewbit.config.config import QuantizationConfig as QuantizationConfig
+    from fewbit.config.patterns import IgnoredScope as IgnoredScope
+    from fewbit.config.patterns import Subgraph as Subgraph
+    from fewbit.config.presets import CompressWeightsMode as CompressWeightsMode
+    from fewbit.config.spec import QTensorConfig as QTensorConfig
+    from fewbit.config.spec import QuantizationSpec as QuantizationSpec
     from fewbit.data.capture.wrapper import NumpyExportWrapper as NumpyExportWrapper
     from fewbit.data.dataset import Dataset as Dataset
     from fewbit.data.loading import DatasetConfig as DatasetConfig
@@ -34,12 +43,27 @@ if TYPE_CHECKING:
     from fewbit.errors import ModelError as ModelError
     from fewbit.errors import ResourceError as ResourceError
     from fewbit.errors import UsageError as UsageError
+    from fewbit.numerics.dtypes import Dtype as Dtype
+    from fewbit.numerics.granularity import QSchemeType as QSchemeType
+    from fewbit.numerics.rounding import RoundType as RoundType
+    from fewbit.numerics.scales import ScaleMode as ScaleMode
+    from fewbit.numerics.scales import ScaleType as ScaleType
+    from fewbit.observers.histogram import PerTensorHistogramObserver as PerTensorHistogramObserver
+    from fewbit.observers.min_max import PerChannelMinMaxObserver as PerChannelMinMaxObserver
+    from fewbit.observers.min_max import PerGroupMinMaxObserver as PerGroupMinMaxObserver
+    from fewbit.observers.min_max import PerTensorMinMaxObserver as PerTensorMinMaxObserver
+    from fewbit.observers.mse import PerTensorMSEObserver as PerTensorMSEObserver
+    from fewbit.observers.percentile import PerTensorPercentileObserver as PerTensorPercentileObserver
     from fewbit.record.schema import Record as Record
 
 _PUBLIC = {
     "fewbit.api.capture": ("capture",),
     "fewbit.api.data": ("check_dataset", "fix_dataset", "open_dataset"),
     "fewbit.api.quantize": ("quantize",),
+    "fewbit.config.config": ("Config", "QConfig", "QLayerConfig", "QuantizationConfig"),
+    "fewbit.config.patterns": ("IgnoredScope", "Subgraph"),
+    "fewbit.config.presets": ("CompressWeightsMode",),
+    "fewbit.config.spec": ("QTensorConfig", "QuantizationSpec"),
     "fewbit.data.capture.wrapper": ("NumpyExportWrapper",),
     "fewbit.data.dataset": ("Dataset",),
     "fewbit.data.loading": (
@@ -49,6 +73,14 @@ _PUBLIC = {
     "fewbit.errors": (
         "DataError", "FewbitError", "FewbitWarning", "MissingLibraryError", "ModelError", "ResourceError", "UsageError",
     ),
+    "fewbit.numerics.dtypes": ("Dtype",),
+    "fewbit.numerics.granularity": ("QSchemeType",),
+    "fewbit.numerics.rounding": ("RoundType",),
+    "fewbit.numerics.scales": ("ScaleMode", "ScaleType"),
+    "fewbit.observers.histogram": ("PerTensorHistogramObserver",),
+    "fewbit.observers.min_max": ("PerChannelMinMaxObserver", "PerGroupMinMaxObserver", "PerTensorMinMaxObserver"),
+    "fewbit.observers.mse": ("PerTensorMSEObserver",),
+    "fewbit.observers.percentile": ("PerTensorPercentileObserver",),
     "fewbit.record.schema": ("Record",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}

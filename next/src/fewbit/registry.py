@@ -17,8 +17,11 @@ from typing import Any
 from fewbit.errors import UsageError, nearest
 
 KINDS = {
+    "algorithms": ("fewbit.algorithms", "ALGORITHM"),
     "backends": ("fewbit.backends", "BACKEND"),
+    "checkpoints": ("fewbit.checkpoints", "CHECKPOINT"),
     "data_formats": ("fewbit.data.formats", "FORMAT"),
+    "observers": ("fewbit.observers", "OBSERVER"),
     "targets": ("fewbit.targets", "TARGET"),
 }
 """Kind: the folder, and the name of the object in each file."""

@@ -29,6 +29,7 @@ class Layer:
         weight: name of its weight.
         shape: of the weight.
         channel_axis: the output channels of the weight.
+        role: `head` for the output layer of a language model, else empty.
     """
 
     name: str
@@ -36,6 +37,48 @@ class Layer:
     weight: str
     shape: tuple[int, ...]
     channel_axis: int
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class ModuleLayer(Layer):
+    """A weight of a PyTorch module, and what can be done to it.
+
+    The name is the path of the module, with the parameter's name if the module has several weights; layers whose
+    weights are tied have the same `weight`.
+
+    Args:
+        op: `matmul`, `conv`, `conv_transpose` or `gather` (an embedding).
+        module: the path of the module.
+        parameter: the name of the weight there.
+        groups: of a convolution.
+        types: the names of its class and of those it inherits from.
+        bias: the name of the bias, or `None`.
+        observable: whether its input passes a forward of its own.
+        geometry: of a convolution: strides, padding (before, after) per axis, dilations, padding mode.
+        reason: why its weight cannot be quantized; empty if it can.
+    """
+
+    op: str = "matmul"
+    module: str = ""
+    parameter: str = "weight"
+    groups: int = 1
+    types: tuple[str, ...] = ()
+    bias: str | None = None
+    observable: bool = True
+    geometry: tuple[Any, ...] = ()
+    reason: str = ""
+
+    @property
+    def features(self) -> int:
+        """The axis of its input that counts features, from the end: a batch axis may be missing."""
+        return 1 - len(self.shape) if self.op.startswith("conv") else -1
+
+    @property
+    def in_channels(self) -> int:
+        """Inputs that one output reads, without the axes of a kernel."""
+        inputs = self.shape[1 - self.channel_axis]
+        return inputs // self.groups if self.op == "conv_transpose" else inputs
 
 
 @dataclass(frozen=True)
@@ -161,4 +204,32 @@ class Backend(Protocol):
 
     def load(self, source: Any) -> Model:
         """Read the model."""
+        ...
+
+
+class BlockBackend(Protocol):
+    """A backend whose language models run block by block."""
+
+    def is_language_model(self, source: Any) -> bool:
+        """Whether a source is one."""
+        ...
+
+    def weight_files(self, source: Path) -> Any:
+        """Names and tensors of the weight files: iterable, with `read(name)`."""
+        ...
+
+    def linear_layers(self, source: Path) -> tuple[Layer, ...]:
+        """The linear layers of blocks and head, in the order of the model; weights are not read."""
+        ...
+
+    def block_stream(
+        self,
+        source: Any,
+        batches: Sequence[Inputs],
+        held_out: Sequence[Inputs],
+        *,
+        device: str,
+        formats: Mapping[str, Any],
+    ) -> Any:
+        """The model with batches before its first block: `open(index)`, `outputs()`, `close()`, and its length."""
         ...

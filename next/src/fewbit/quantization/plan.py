@@ -3,28 +3,50 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
-from fewbit.backends._base import Graph, Layer
-from fewbit.config.presets import Preset
-from fewbit.errors import ModelError, UsageError, nearest
+from fewbit.backends._base import Layer
+from fewbit.checkpoints._base import LayerFormat
+from fewbit.config.patterns import IgnoredScope
+from fewbit.config.presets import GROUP_SIZES, Preset
+from fewbit.errors import ModelError
+from fewbit.numerics.granularity import QSchemeType
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The decision for one layer; `reason` says why it stays in float."""
+    """The decision for one layer.
+
+    Args:
+        layer: of the model.
+        format: what it becomes; `None` for float.
+        reason: why it stays in float, or gets another format than the preset's.
+    """
 
     layer: Layer
-    quantized: bool
+    format: LayerFormat | None
     reason: str = ""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether it does not stay in float."""
+        return self.format is not None
 
     def row(self) -> dict[str, Any]:
         """For the record."""
-        return {"name": self.layer.name, "type": self.layer.type, "quantized": self.quantized, "reason": self.reason}
+        row: dict[str, Any] = {
+            "name": self.layer.name, "type": self.layer.type, "quantized": self.quantized, "reason": self.reason
+        }  # fmt: skip
+        if self.format is not None:
+            grid = self.format.weight
+            row["weight"] = f"{grid.dtype.name} {grid.granularity.value}"
+            if grid.granularity is QSchemeType.per_group:
+                row["group_size"] = grid.group_size
+            if self.format.activation is not None:
+                row["input"] = self.format.activation.dtype.name
+        return row
 
 
 @dataclass(frozen=True)
@@ -39,42 +61,79 @@ class Plan:
         return f"Plan({len(self.layers)} layers: {count} {self.preset.name}, {len(self.layers) - count} float)"
 
 
-def make_plan(graph: Graph, preset: Preset, ignore: Sequence[str] = ()) -> Plan:
+def make_plan(
+    layers: Sequence[Layer],
+    preset: Preset,
+    ignore: Any = (),
+    *,
+    group_size: int | None = None,
+    refusal: Callable[[LayerFormat], str | None] | None = None,
+    head: str = "",
+) -> Plan:
     """Decide for each layer.
 
     Args:
-        graph: of the model.
+        layers: of the model.
         preset: resolved for the target.
-        ignore: exact names, globs, `re:` expressions, `type:` operators.
+        ignore: whatever `IgnoredScope.of` takes.
+        group_size: weights that share a scale, instead of the preset's; -1 for a complete channel.
+        refusal: why the file format cannot hold a layer; `None` if it can.
+        head: why the output layer stays in float; empty if it does not.
 
     Raises:
         UsageError: an entry of `ignore` matches nothing.
         ModelError: nothing would be quantized.
     """
-    unmatched = [entry for entry in ignore if not any(_matches(entry, layer) for layer in graph.layers)]
-    if unmatched:
-        similar = nearest(unmatched[0], [layer.name for layer in graph.layers])
-        raise UsageError(
-            f"no layer matches {unmatched[0]!r}", code="layer-unknown", param="ignore",
-            expected=", ".join(similar) or "a layer of the model", hint="`fewbit plan MODEL -v` lists every layer",
-        )  # fmt: skip
+    ignored = set(IgnoredScope.of(ignore).select({layer.name: [layer.type] for layer in layers}))
+    reasons = {layer.name: head for layer in layers if head and layer.role == "head"} | dict.fromkeys(ignored, "ignored")
+    preset = _with_group_size(preset, [layer for layer in layers if layer.name not in reasons], group_size)
     plans = tuple(
-        LayerPlan(layer, quantized=not (ignored := [e for e in ignore if _matches(e, layer)]),
-                  reason=f"ignored by {ignored[0]!r}" if ignored else "")
-        for layer in graph.layers
-    )  # fmt: skip
+        LayerPlan(layer, None, reasons[layer.name]) if layer.name in reasons else _decide(layer, preset, refusal)
+        for layer in layers
+    )
     if not any(plan.quantized for plan in plans):
+        texts = sorted({plan.reason for plan in plans if plan.reason})
         raise ModelError(
-            "nothing would be quantized", code="nothing-quantized",
-            expected="at least one Conv, Gemm or MatMul with a constant weight",
-            hint="remove {ignore}" if ignore else "another model, or another {preset}",
+            "nothing would be quantized" + (f": {'; '.join(texts[:3])}" if texts else ""), code="nothing-quantized",
+            expected="at least one layer with a constant weight",
+            hint="remove {ignore}" if ignored else "another model, or another {preset}",
         )  # fmt: skip
     return Plan(preset, plans)
 
 
-def _matches(pattern: str, layer: Layer) -> bool:
-    if pattern.startswith("re:"):
-        return re.fullmatch(pattern[3:], layer.name) is not None
-    if pattern.startswith("type:"):
-        return layer.type == pattern[5:]
-    return layer.name == pattern or fnmatchcase(layer.name, pattern)
+def _with_group_size(preset: Preset, layers: Sequence[Layer], group_size: int | None) -> Preset:
+    """The size the user named, or the largest that divides the inputs of every layer."""
+    if group_size is not None:
+        return preset.with_group_size(group_size)
+    if not preset.chooses_group or not layers:
+        return preset
+    widths = [layer.shape[1 - layer.channel_axis] for layer in layers if len(layer.shape) == 2]
+    dividing = [size for size in GROUP_SIZES if all(width % size == 0 for width in widths)]
+    size = dividing[0] if dividing else GROUP_SIZES[-1]
+    return preset if size == preset.group_size else preset.with_group_size(size)
+
+
+def _decide(layer: Layer, preset: Preset, refusal: Callable[[LayerFormat], str | None] | None) -> LayerPlan:
+    kind = layer_format(preset, layer.channel_axis)
+    grid = kind.weight
+    if grid.granularity is QSchemeType.per_group and grid.group_size > 0:
+        width = layer.shape[1 - layer.channel_axis] if len(layer.shape) == 2 else 0
+        if width % grid.group_size or not width:
+            return LayerPlan(layer, None, f"groups of {grid.group_size} do not divide its {width} inputs")
+    if refusal is not None and (reason := refusal(kind)):
+        return LayerPlan(layer, None, reason)
+    return LayerPlan(layer, kind)
+
+
+def layer_format(preset: Preset, channel_axis: int = 0) -> LayerFormat:
+    """The grids of a preset for a weight with its channels on an axis.
+
+    >>> from fewbit.config.presets import parse_preset
+    >>> layer_format(parse_preset("w4a16g32")).weight.group_size
+    32
+    """
+    from fewbit.config.spec import QuantizationSpec  # imports pydantic: not before a model is there
+
+    weight = QuantizationSpec(**preset.slots["weight"]).complete("weight").grid().replace(axis=channel_axis)
+    inputs = preset.slots.get("input_tensors")
+    return LayerFormat(weight, None if inputs is None else QuantizationSpec(**inputs).complete("input_tensors").grid())

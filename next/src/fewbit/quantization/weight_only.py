@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fewbit.backends._base import EncodeWeight, Model
-from fewbit.numerics.rounding import quantize_symmetric
+from fewbit.numerics.dtypes import Dtype
+from fewbit.numerics.granularity import BlockShape
+from fewbit.numerics.quantize import QuantizationGrid, qparams_from_min_max, quantize
 from fewbit.progress import Bar
 from fewbit.quantization.plan import Plan
 
@@ -26,3 +30,15 @@ def _edits(model: Model, plan: Plan, bar: Bar) -> Iterator[EncodeWeight]:
                 model.weight(layer.weight), plan.preset.weight_bits, layer.channel_axis
             )
             yield EncodeWeight(layer.weight, integers, scales, layer.channel_axis)
+
+
+def quantize_symmetric(weight: np.ndarray, bits: int, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Round a weight to the nearest integers, one scale per index of an axis.
+
+    Returns:
+        The integers, int8, and the scales, float32, of shape [channels] or [].
+    """
+    block = tuple(1 if index == axis else side for index, side in enumerate(weight.shape))
+    low, high = BlockShape(weight.shape, block).extremes(weight)
+    qparams = qparams_from_min_max(low, high, QuantizationGrid(Dtype[f"int{bits}"]), block)
+    return quantize(weight, qparams), qparams.scale.reshape(() if axis is None else (-1,))

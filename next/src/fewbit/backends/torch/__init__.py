@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewbit.backends._base import Edit, Model
+from fewbit.backends._base import Edit, Inputs, Layer, Model
 from fewbit.backends._headers import not_built
 from fewbit.model_info import ModelInfo
 
@@ -45,6 +46,40 @@ class TorchBackend:
         from fewbit.data.inputs.modules import module_info
 
         return module_info(source)
+
+    def is_language_model(self, source: Any) -> bool:
+        """Whether a folder holds a decoder that generates text."""
+        from fewbit.backends.torch.huggingface import inspect_folder, is_model_folder
+
+        if not isinstance(source, str | Path) or not is_model_folder(Path(source)):
+            return False
+        return inspect_folder(Path(source)).task == "text-generation"
+
+    def weight_files(self, source: Path) -> Any:
+        """Names and tensors of the weight files."""
+        from fewbit.backends.torch.weight_files import WeightFiles
+
+        return WeightFiles(source)
+
+    def linear_layers(self, source: Path) -> tuple[Layer, ...]:
+        """The linear layers of the blocks and the head."""
+        from fewbit.backends.torch.weight_files import list_linear_layers
+
+        return list_linear_layers(source)
+
+    def block_stream(
+        self,
+        source: Any,
+        batches: Sequence[Inputs],
+        held_out: Sequence[Inputs],
+        *,
+        device: str,
+        formats: Mapping[str, Any],
+    ) -> Any:
+        """The model with batches before its first block."""
+        from fewbit.backends.torch.weight_files import open_stream
+
+        return open_stream(source, batches, held_out, device=device, formats=formats)
 
     def load(self, source: Any) -> Model:
         """Not built yet."""

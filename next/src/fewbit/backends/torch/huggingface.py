@@ -152,24 +152,30 @@ def _config_facts(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> 
 
 def _read_weights(path: Path) -> tuple[int | None, dict[str, Any]]:
     """Bytes of the weight files, and parameters and dtypes from their headers."""
-    files = sorted(path.glob("*.safetensors"))
-    _check_shards(path, {file.name for file in files})
-    if not files:
+    headers = read_headers(path)
+    if not headers:
         pickles = [file for file in path.glob("*.bin") if file.is_file()]
         return (sum(file.stat().st_size for file in pickles) or None), {}
     dtypes: Counter[str] = Counter()
-    tensors = 0
-    for file in files:
-        header = _read_header(file)
-        tensors += len(header)
-        for entry in header.values():
-            dtypes[entry["dtype"]] += prod(entry["shape"])
+    for entry in headers.values():
+        dtypes[entry["dtype"]] += prod(entry["shape"])
     facts = {
-        "tensors": tensors,
+        "tensors": len(headers),
         "parameters": sum(dtypes.values()),
         "dtype": dtypes.most_common(1)[0][0] if dtypes else None,
     }
-    return sum(file.stat().st_size for file in files), facts
+    return sum((path / name).stat().st_size for name in {entry["file"] for entry in headers.values()}), facts
+
+
+def read_headers(path: Path) -> dict[str, dict[str, Any]]:
+    """Dtype, shape and file name of every tensor in the `.safetensors` files of a folder.
+
+    Raises:
+        ModelError: a file is missing, cut short or damaged.
+    """
+    files = sorted(path.glob("*.safetensors"))
+    _check_shards(path, {file.name for file in files})
+    return {name: {**entry, "file": file.name} for file in files for name, entry in _read_header(file).items()}
 
 
 def _check_shards(path: Path, present: set[str]) -> None:

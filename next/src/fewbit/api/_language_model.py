@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`quantize` for language models in Hugging Face folders: block by block with data, tensor by tensor without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fewbit import registry
+from fewbit.algorithms._base import LayerProblem, WeightAlgorithm
+from fewbit.backends._base import BlockBackend
+from fewbit.checkpoints._base import CheckpointFormat, CheckpointJob, NamedTensor
+from fewbit.errors import ModelError, UsageError, plural, require
+from fewbit.evaluation.tokens import TokenComparison
+from fewbit.numerics.qtensor import QTensor
+from fewbit.output import Output
+from fewbit.progress import Run
+from fewbit.quantization.blockwise import quantize_blocks
+from fewbit.quantization.journal import Journal
+from fewbit.quantization.plan import Plan, make_plan
+from fewbit.record.schema import Record
+
+JOURNAL = "journal"
+"""The folder of finished blocks in the working folder."""
+_BATCH = 8
+"""Sequences per forward pass: a GPU sees large products, a CPU is half as fast with one."""
+
+
+def runs_in_blocks(backend: Any, source: Any) -> bool:
+    """Whether a source is a language model that its backend runs block by block."""
+    return hasattr(backend, "block_stream") and backend.is_language_model(source)
+
+
+def load_result(folder: Path) -> Any:
+    """The written model as transformers loads it."""
+    transformers = require("transformers", extra="hf", purpose="Hugging Face models")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def quantize_language_model(
+    run: Run,
+    record: Record,
+    backend: BlockBackend,
+    source: Path,
+    checkpoints: Sequence[CheckpointFormat],
+    preset: Any,
+    folder: Output,
+    *,
+    samples: Any,
+    options: Mapping[str, Any],
+) -> None:
+    """Quantize, measure, write and read back; everything worth knowing goes into the record.
+
+    Args:
+        run: progress and warnings.
+        record: of the run.
+        backend: that reads the model block by block.
+        source: its folder.
+        checkpoints: the formats to write; several go into folders of their names.
+        preset: resolved for the target.
+        folder: to write into.
+        samples: `calibration`, `held_out` and `adapter`, or `None`.
+        options: `ignore`, `group_size`, `algorithm`, `device`, `batch_size`, `seed` of the verb.
+    """
+    weights = backend.weight_files(source)
+    plan = make_plan(
+        backend.linear_layers(source), preset, options["ignore"], group_size=options.get("group_size"),
+        refusal=lambda kind: next((reason for checkpoint in checkpoints if (reason := checkpoint.refusal(kind))), None),
+        head=next((checkpoint.float_head for checkpoint in checkpoints if checkpoint.float_head), ""),
+    )  # fmt: skip
+    record.layers = [entry.row() for entry in plan.layers]
+    has_data = samples is not None and bool(samples.calibration)
+    algorithm = _algorithm(options.get("algorithm", "auto"), has_data=has_data)
+    journal = Journal(folder.work / JOURNAL, _job(record, plan, algorithm, options))
+    run.begin([("load", 1), ("quantize", 60), ("measure", 5), ("write", 5), ("verify", 5)])
+    if not has_data:
+        _quantize_tensors(run, weights, plan, algorithm, journal)
+    else:
+        _quantize_with_data(run, record, backend, source, plan, algorithm, journal, samples, options)
+    _write(run, record, weights, plan, checkpoints, journal, folder.work, source)
+
+
+def _algorithm(name: str, *, has_data: bool) -> WeightAlgorithm:
+    """The one that is asked for; by default GPTQ with data and a scale search without."""
+    if name == "auto":
+        name = "gptq" if has_data else "scale_search"
+    algorithm: WeightAlgorithm = registry.get("algorithms", name, param="algorithm")
+    if algorithm.statistics and not has_data:
+        raise UsageError(
+            f"{name} needs calibration data", code="data-required", param="algorithm",
+            expected="texts like those the model will see", hint="{data=DATA}, or {algorithm=scale_search}",
+        )  # fmt: skip
+    return algorithm
+
+
+def _job(record: Record, plan: Plan, algorithm: WeightAlgorithm, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the bytes of the result."""
+    return {
+        "model": record.model, "preset": plan.preset.name, "algorithm": algorithm.name,
+        "layers": [[entry.layer.name, entry.quantized] for entry in plan.layers], "data": record.data,
+        "batch_size": options.get("batch_size") or _BATCH, "seed": options.get("seed", 0),
+        "max_length": options.get("max_length"),
+    }  # fmt: skip
+
+
+def _quantize_with_data(
+    run: Run,
+    record: Record,
+    backend: BlockBackend,
+    source: Path,
+    plan: Plan,
+    algorithm: WeightAlgorithm,
+    journal: Journal,
+    samples: Any,
+    options: Mapping[str, Any],
+) -> None:
+    """Block by block; held-out sequences travel along and are compared at the end."""
+    size = options.get("batch_size") or _BATCH
+    with run.phase("load") as bar:
+        batches = [batch.inputs for batch in samples.adapter.batches(samples.calibration, size)]
+        held_out = [batch.inputs for batch in samples.adapter.batches(samples.held_out, size)]
+        formats = {entry.layer.name: entry.format for entry in plan.layers if entry.format is not None}
+        stream = backend.block_stream(
+            source, batches, held_out, device=options.get("device", "auto"), formats=formats
+        )
+        bar.detail = plural(sum(len(batch["input_ids"]) for batch in batches), "sequence")
+    try:
+        grids = {name: kind.weight for name, kind in formats.items()}
+        with run.phase("quantize", len(stream), "block") as bar:
+            facts = quantize_blocks(stream, grids, algorithm, journal, bar)
+            bar.detail = f"{plural(len(stream), 'block')}, {plural(len(grids), 'layer')}"
+        for row in record.layers:
+            row |= facts.get(row["name"], {})
+        if held_out:
+            comparison = TokenComparison()
+            with run.phase("measure", len(held_out), "batch") as bar:
+                for original, result, batch in bar.track(stream.outputs()):
+                    comparison.add(original, result, batch["input_ids"], batch.get("attention_mask"))
+            record.quality = comparison.facts()
+    finally:
+        stream.close()
+
+
+def _quantize_tensors(run: Run, weights: Any, plan: Plan, algorithm: WeightAlgorithm, journal: Journal) -> None:
+    """Without data each weight stands alone; the model is not built."""
+    finished = journal.blocks()
+    planned = [entry for entry in plan.layers if entry.format is not None]
+    with run.phase("quantize", len(planned), "layer") as bar:
+        for index, entry in enumerate(bar.track(planned)):
+            if index >= finished:
+                assert entry.format is not None
+                weight = weights.read(entry.layer.weight).float()
+                problem = LayerProblem(entry.layer.name, weight, entry.format.weight)
+                journal.write(index, {entry.layer.name: algorithm.quantize(problem)}, {})
+
+
+def _write(
+    run: Run,
+    record: Record,
+    weights: Any,
+    plan: Plan,
+    checkpoints: Sequence[CheckpointFormat],
+    journal: Journal,
+    work: Path,
+    source: Path,
+) -> None:
+    """Write each checkpoint and compare what its reader decodes with what was meant, tensor by tensor."""
+    layers = {entry.layer.weight: entry.layer.name for entry in plan.layers if entry.format is not None}
+    job = CheckpointJob(source, {entry.layer.name: entry.format for entry in plan.layers})
+    quantized = journal.tensors()
+    folders = {c.name: work / c.name.replace("_", "-") if len(checkpoints) > 1 else work for c in checkpoints}
+    files: list[str] = []
+    with run.phase("write", len(checkpoints), "format") as bar:
+        for checkpoint in bar.track(checkpoints):
+            folder = folders[checkpoint.name]
+            folder.mkdir(exist_ok=True)
+            names = checkpoint.write(folder, _tensors(weights, layers, quantized), job)
+            files += [str((folder / name).relative_to(work)) for name in names]
+    with run.phase("verify", len(checkpoints), "format") as bar:
+        for checkpoint in bar.track(checkpoints):
+            checked = _verify(weights, layers, quantized, checkpoint.read(folders[checkpoint.name]))
+        bar.detail = f"read back: {checked} of {checked} tensors as they were meant"
+    journal.remove()
+    record.verification = {"read_back": True, "tensors": checked, "files": files}
+    record.size = {
+        "original": sum(file.stat().st_size for file in source.glob("*.safetensors")),
+        "result": sum(file.stat().st_size for file in folders[checkpoints[0].name].iterdir() if _holds_weights(file)),
+    }
+
+
+def _holds_weights(file: Path) -> bool:
+    return file.suffix in (".safetensors", ".gguf")
+
+
+def _tensors(weights: Any, layers: Mapping[str, str], quantized: Mapping[str, QTensor]) -> Iterator[NamedTensor]:
+    """Every tensor of the source once: quantized, or as it was."""
+    for name in weights:
+        if name in layers:
+            yield NamedTensor(name, quantized[layers[name]], layers[name])
+        else:
+            yield NamedTensor(name, weights.read(name))
+
+
+def _verify(
+    weights: Any, layers: Mapping[str, str], quantized: Mapping[str, QTensor], decoded: Iterable[tuple[str, Any]]
+) -> int:
+    """Compare what a reader decodes with what was meant; returns how many tensors were compared.
+
+    Raises:
+        ModelError: a tensor is missing, unknown, or has other values.
+    """
+    import torch
+
+    left = set(weights)
+    for name, values in decoded:
+        if name not in left:
+            raise _wrong_file(name, "is not in the source")
+        left.remove(name)
+        if name in layers:
+            tensor = quantized[layers[name]]
+            wanted = tensor.dequantize()
+            # a file holds the reciprocal of a global scale
+            same = torch.allclose(values, wanted, rtol=1e-6) if tensor.grid.two_level else torch.equal(values, wanted)
+        else:
+            same = torch.equal(values, weights.read(name))
+        if not same:
+            raise _wrong_file(name, "reads back with other values")
+    if left:
+        raise _wrong_file(min(left), "is missing")
+    return len(list(weights))
+
+
+def _wrong_file(name: str, problem: str) -> ModelError:
+    return ModelError(
+        f"the tensor {name} of the result {problem}", code="verification", expected="what was written",
+        hint="report this as a bug",
+    )  # fmt: skip

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint formats of language models, read and written as streams of tensors."""
