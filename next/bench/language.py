@@ -59,7 +59,9 @@ def quantize(format: str, seed: int, device: torch.device) -> None:
     model = open_language_model(FOLDER, device=device)
     stream = BlockStream(model, [{"input_ids": batch} for batch in tokens.split(BATCH)])
     grid = grid_of(format)
-    structure = [(f"{name}.{layer}") for name, block in zip(model.block_names, model.blocks) for layer, _ in linear_layers(block)]
+    structure = [
+        (f"{name}.{layer}") for name, block in zip(model.block_names, model.blocks) for layer, _ in linear_layers(block)
+    ]
     journal = Journal(journal_folder, {"format": format, "seed": seed})
     run = Run(make_progress(True))
     run.begin([("quantize", 1)])
@@ -133,10 +135,14 @@ def judge(format: str, seeds: list[int], device: torch.device) -> None:
         for index, name in enumerate(("loss", "KL")):
             if pairs:
                 # windows are the units; seeds are averaged, since the same windows are judged
-                difference = torch.stack([losses["new", s, text][index] - losses["old", s, text][index] for s in pairs]).mean(0)
+                difference = torch.stack(
+                    [losses["new", s, text][index] - losses["old", s, text][index] for s in pairs]
+                ).mean(0)
                 mean = difference.mean().item()
                 half = _half_interval((difference - mean).tolist())
-                print(f"  new - old, {name}: {mean:+.5f} ({mean - half:+.5f} to {mean + half:+.5f}), {len(difference)} windows")
+                print(
+                    f"  new - old, {name}: {mean:+.5f} ({mean - half:+.5f} to {mean + half:+.5f}), {len(difference)} windows"
+                )
 
 
 def _log_probabilities(model, ids: torch.Tensor, device: torch.device) -> list[torch.Tensor]:

@@ -18,6 +18,17 @@ _UNTIED = {**_SIZES, "tie_word_embeddings": False}
 _GROUPED = {**_UNTIED, "num_key_value_heads": 2, "head_dim": 4}
 _EXPERTS = {**_GROUPED, "num_hidden_layers": 1, "num_experts_per_tok": 2}
 
+_T5 = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1, "num_heads": 4, "vocab_size": 40}
+_GPT2 = {
+    "n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 40, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_OPT = {**_SIZES, "ffn_dim": 24, "word_embed_proj_dim": 16, "do_layer_norm_before": True}
+_GPT_OSS = {**_EXPERTS, "num_local_experts": 4, "layer_types": ["full_attention"]}
+_LLAMA4 = {
+    **_EXPERTS, "num_experts_per_tok": 1, "num_local_experts": 4, "intermediate_size_mlp": 24, "moe_layers": [0],
+    "layer_types": ["full_attention"], "attention_chunk_size": 8, "no_rope_layers": [1],
+}  # fmt: skip
+
 # Folder of transformers, class, configuration.
 DECODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "LlamaForCausalLM", _GROUPED),
@@ -27,21 +38,18 @@ DECODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "phi3": ("phi3", "Phi3ForCausalLM", _GROUPED),
     "neox": ("gpt_neox", "GPTNeoXForCausalLM", _UNTIED),
     "bert": ("bert", "BertModel", _SIZES),
-    "opt": ("opt", "OPTForCausalLM", {**_SIZES, "ffn_dim": 24, "word_embed_proj_dim": 16, "do_layer_norm_before": True}),
-    "gpt2": ("gpt2", "GPT2LMHeadModel", {"n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 40, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 2}),
-    "t5": ("t5", "T5ForConditionalGeneration", {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1, "num_heads": 4, "vocab_size": 40}),
+    "opt": ("opt", "OPTForCausalLM", _OPT),
+    "gpt2": ("gpt2", "GPT2LMHeadModel", _GPT2),
+    "t5": ("t5", "T5ForConditionalGeneration", _T5),
     "mixtral": ("mixtral", "MixtralForCausalLM", {**_EXPERTS, "num_local_experts": 4}),
-    "qwen3_moe": ("qwen3_moe", "Qwen3MoeForCausalLM", {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 12, "decoder_sparse_step": 1}),
-    "gpt_oss": ("gpt_oss", "GptOssForCausalLM", {**_EXPERTS, "num_local_experts": 4, "layer_types": ["full_attention"]}),
-    "llama4": ("llama4", "Llama4ForCausalLM", {
-        **_EXPERTS, "num_experts_per_tok": 1, "num_local_experts": 4, "intermediate_size_mlp": 24, "moe_layers": [0],
-        "layer_types": ["full_attention"], "attention_chunk_size": 8, "no_rope_layers": [1],
-    }),
+    "qwen3_moe": ("qwen3_moe", "Qwen3MoeForCausalLM", {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 12}),
+    "gpt_oss": ("gpt_oss", "GptOssForCausalLM", _GPT_OSS),
+    "llama4": ("llama4", "Llama4ForCausalLM", _LLAMA4),
     "mistral": ("mistral", "MistralForCausalLM", {**_GROUPED, "sliding_window": 4}),
     "gemma2": ("gemma2", "Gemma2ForCausalLM", _GROUPED),
     "bloom": ("bloom", "BloomForCausalLM", {**_UNTIED, "n_head": 4, "n_layer": 2}),
     "falcon": ("falcon", "FalconForCausalLM", {**_UNTIED, "new_decoder_architecture": True, "num_kv_heads": 2}),
-}  # fmt: skip
+}
 
 
 def decoder(name: str, **changes: Any) -> Any:

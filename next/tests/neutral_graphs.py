@@ -224,9 +224,7 @@ def execute(node: Node, x: list[Any], shapes: list[Any]) -> list[np.ndarray]:
     simple = {
         "relu": lambda: np.maximum(x[0], 0),
         "leaky_relu": lambda: np.where(x[0] > 0, x[0], x[0] * at["slope"]),
-        "prelu": lambda: np.where(
-            x[0] > 0, x[0], x[0] * x[1].reshape([-1] + [1] * (x[0].ndim - 2) if x[1].ndim == 1 else x[1].shape)
-        ),
+        "prelu": lambda: np.where(x[0] > 0, x[0], x[0] * x[1]),
         "neg": lambda: -x[0],
         "abs": lambda: np.abs(x[0]),
         "clip": lambda: np.clip(x[0], at["low"], at["high"]),

@@ -18,7 +18,17 @@ class RandomGraph:
         self.maker = Maker(seed, x=(2, 4, 6, 6) if images else (2, 5, 8))
         self.pool = ["x"]
         self.count = 0
-        kinds = [self.layer, self.layer, self.layer, self.activation, self.join, self.movement, self.vector, self.norm]
+        kinds = [
+            self.layer,
+            self.layer,
+            self.layer,
+            self.activation,
+            self.join,
+            self.movement,
+            self.vector,
+            self.norm,
+            self.attention,
+        ]
         while self.count < steps:
             kinds[self.random.integers(len(kinds))]()
             self.count += 1
@@ -51,7 +61,11 @@ class RandomGraph:
             else:
                 pads = ((1, 1), (1, 1)) if self.chance() else ((0, 0), (0, 0))
                 size = 3 if pads[0][0] else 1
-                self.add(self.maker.conv(name, x, out, shape[1] // groups, size, size, groups=groups, pads=pads, bias=self.chance()))
+                self.add(
+                    self.maker.conv(
+                        name, x, out, shape[1] // groups, size, size, groups=groups, pads=pads, bias=self.chance()
+                    )
+                )
         elif len(shape) >= 2:
             self.add(self.maker.linear(name, x, out, bias=self.chance()))
 
@@ -59,7 +73,12 @@ class RandomGraph:
         op = self.random.choice(["relu", "leaky_relu", "unary", "neg", "abs", "softmax", "cumsum", "identity"])
         x = self.pick()
         axis = int(self.random.integers(self.maker.values[x].ndim))
-        attrs = {"leaky_relu": {"slope": 0.1}, "unary": {"fn": "tanh"}, "softmax": {"axis": axis}, "cumsum": {"axis": axis}}
+        attrs = {
+            "leaky_relu": {"slope": 0.1},
+            "unary": {"fn": "tanh"},
+            "softmax": {"axis": axis},
+            "cumsum": {"axis": axis},
+        }
         self.add(self.maker.node(op, x, **attrs.get(op, {})))
 
     def join(self) -> None:
@@ -111,16 +130,54 @@ class RandomGraph:
                 root = self.maker.node("unary", self.maker.node("add", mean, 1e-6), fn="rsqrt")
                 self.add(self.maker.node("mul", self.maker.node("mul", x, root), arrays[0]))
 
+    def attention(self) -> None:
+        """Heads of features, as one operator or spelled out, some with a bias on the scores of each head."""
+        x = self.pick(3)
+        shape, name = self.maker.values[x].shape, f"attention{self.count}"
+        if len(shape) != 3:
+            return
+        kv, features = int(self.random.choice([1, 2, 4])), int(self.random.choice([1, 2, 3]))
+        q, k, v = (
+            self.maker.node(
+                "transpose",
+                self.maker.node(
+                    "reshape",
+                    self.maker.linear(f"{name}.{letter}", x, heads * features, bias=self.chance()),
+                    shape=(*shape[:2], heads, features),
+                ),
+                perm=(0, 2, 1, 3),
+            )
+            for letter, heads in (("q", 4), ("k", kv), ("v", kv))
+        )
+        mask = []
+        if self.chance(0.4):
+            scores = self.maker.linear(f"{name}.bias", x, 4)
+            turned = self.maker.node("transpose", scores, perm=(0, 2, 1))
+            mask = [self.maker.node("reshape", turned, shape=(shape[0], 4, shape[1], 1))]
+        if self.chance():
+            mixed = self.maker.node("attention", q, k, v, *mask, scale=None, causal=self.chance())
+        else:
+            k, v = (self.maker.node("repeat", y, axis=1, times=4 // kv, interleave=True) for y in (k, v))
+            scores = self.maker.node("matmul", q, k, transpose_b=True)
+            scores = self.maker.node("add", scores, *mask) if mask else scores
+            mixed = self.maker.node("matmul", self.maker.node("softmax", scores, axis=3), v)
+        turned = self.maker.node("transpose", mixed, perm=(0, 2, 1, 3))
+        self.add(self.maker.node("reshape", turned, shape=(*shape[:2], 4 * features)))
+
     def movement(self) -> None:
         x = self.pick()
         shape = self.maker.values[x].shape
         axis = int(self.random.integers(1, len(shape)))
-        kind = self.random.choice(["transpose", "slice", "split", "reshape", "merge", "repeat", "pool", "pad", "flip", "mean"])
+        kind = self.random.choice(
+            ["transpose", "slice", "split", "reshape", "merge", "repeat", "pool", "pad", "flip", "mean"]
+        )
         if kind == "transpose":
             order = [0, *(1 + self.random.permutation(len(shape) - 1))]
             self.add(self.maker.node("transpose", x, perm=tuple(int(i) for i in order)))
         elif kind == "slice" and shape[axis] > 2:
-            self.add(self.maker.node("slice", x, axis=axis, start=1, stop=shape[axis], step=1))
+            step = int(self.random.choice([1, 1, 2, -1]))
+            ends = (1, shape[axis]) if step > 0 else (shape[axis] - 1, 0)
+            self.add(self.maker.node("slice", x, axis=axis, start=ends[0], stop=ends[1], step=step))
         elif kind == "split" and shape[axis] % 2 == 0:
             half = shape[axis] // 2
             self.add(self.maker.node("split", x, outputs=2, axis=axis, sizes=(half, half)))
@@ -142,7 +199,11 @@ class RandomGraph:
         elif kind == "flip":
             self.add(self.maker.node("gather", x, axis=axis, indices=tuple(range(shape[axis]))[::-1]))
         elif kind == "mean" and len(shape) > 2:
-            self.add(self.maker.node("reduce", x, fn=str(self.random.choice(["mean", "max", "norm"])), axes=(axis,), keepdims=True))
+            self.add(
+                self.maker.node(
+                    "reduce", x, fn=str(self.random.choice(["mean", "max", "norm"])), axes=(axis,), keepdims=True
+                )
+            )
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from fewbit.cli import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "data.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "data.md", ROOT / "docs" / "quantization.md", ROOT / "docs" / "quality.md"]
 SET_UP = ("make ", "pip ", "source ", "git ")
 
 
@@ -78,6 +78,8 @@ def test_the_readme_shows_what_is_printed(demo, capsys, monkeypatch):
     assert main([*shlex.split(command)[1:], "--overwrite"]) == 0
     printed, shown = capsys.readouterr().out, blocks(PAGES[0], "text")[0]
     assert re.sub(r"[\d.]*\d", "#", printed) == re.sub(r"[\d.]*\d", "#", shown)
+    figures = [[float(figure) for figure in re.findall(r"[\d.]*\d", text)] for text in (printed, shown)]
+    assert figures[0] == pytest.approx(figures[1], rel=0.05), printed
 
 
 def test_the_readmes_first_screen_fits():

@@ -109,3 +109,27 @@ def test_write_atomic_replaces_or_leaves(tmp_path):
     write_atomic(path, b"1")
     write_atomic(path, b"2")
     assert path.read_bytes() == b"2" and [p.name for p in Path(tmp_path).iterdir()] == ["a.json"]
+
+
+def test_a_run_that_finishes_first_is_not_replaced(tmp_path, monkeypatch):
+    import fewbit.output
+
+    acquire = fewbit.output._acquire
+
+    def finish_another_run_first(work):
+        monkeypatch.setattr(fewbit.output, "_acquire", acquire)
+        write(tmp_path / "out")
+        work.mkdir()
+        return acquire(work)
+
+    monkeypatch.setattr(fewbit.output, "_acquire", finish_another_run_first)
+    with pytest.raises(UsageError, match="exists"):
+        write(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError) as caught:
+        write(tmp_path / "file" / "out")
+    assert caught.value.code == "output-permission"

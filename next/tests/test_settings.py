@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from collections.abc import Mapping
 from enum import Enum
 
@@ -91,3 +92,10 @@ def test_set_by_path_refuses_to_go_through_a_value():
     values = {"a": 1}
     with pytest.raises(UsageError, match="no settings inside"):
         set_by_path(values, "a.b", 2)
+
+
+def test_a_fifo_or_device_is_refused_instead_of_read(tmp_path):
+    os.mkfifo(tmp_path / "settings.yaml")
+    for path in (tmp_path / "settings.yaml", "/dev/zero"):
+        with pytest.raises(UsageError, match="not a regular file"):
+            read_file(path)

@@ -13,9 +13,15 @@ __version__ = "1.0.0.dev0"
 
 if TYPE_CHECKING:
     from fewbit.api.capture import capture as capture
+    from fewbit.api.compare import compare as compare
     from fewbit.api.data import check_dataset as check_dataset
     from fewbit.api.data import fix_dataset as fix_dataset
     from fewbit.api.data import open_dataset as open_dataset
+    from fewbit.api.model_quantizer import ModelQuantizer as ModelQuantizer
+    from fewbit.api.nncf import compress_weights as compress_weights
+    from fewbit.api.export import export as export
+    from fewbit.api.load import load as load
+    from fewbit.api.plan import plan as plan
     from fewbit.api.quantize import quantize as quantize
     from fewbit.config.config import Config as Config
     from fewbit.config.config import QConfig as QConfig
@@ -54,11 +60,18 @@ if TYPE_CHECKING:
     from fewbit.observers.min_max import PerTensorMinMaxObserver as PerTensorMinMaxObserver
     from fewbit.observers.mse import PerTensorMSEObserver as PerTensorMSEObserver
     from fewbit.observers.percentile import PerTensorPercentileObserver as PerTensorPercentileObserver
+    from fewbit.quantization.plan import Plan as Plan
     from fewbit.record.schema import Record as Record
 
 _PUBLIC = {
     "fewbit.api.capture": ("capture",),
+    "fewbit.api.compare": ("compare",),
     "fewbit.api.data": ("check_dataset", "fix_dataset", "open_dataset"),
+    "fewbit.api.model_quantizer": ("ModelQuantizer",),
+    "fewbit.api.nncf": ("compress_weights",),
+    "fewbit.api.export": ("export",),
+    "fewbit.api.load": ("load",),
+    "fewbit.api.plan": ("plan",),
     "fewbit.api.quantize": ("quantize",),
     "fewbit.config.config": ("Config", "QConfig", "QLayerConfig", "QuantizationConfig"),
     "fewbit.config.patterns": ("IgnoredScope", "Subgraph"),
@@ -81,6 +94,7 @@ _PUBLIC = {
     "fewbit.observers.min_max": ("PerChannelMinMaxObserver", "PerGroupMinMaxObserver", "PerTensorMinMaxObserver"),
     "fewbit.observers.mse": ("PerTensorMSEObserver",),
     "fewbit.observers.percentile": ("PerTensorPercentileObserver",),
+    "fewbit.quantization.plan": ("Plan",),
     "fewbit.record.schema": ("Record",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}

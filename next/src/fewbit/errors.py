@@ -21,11 +21,14 @@ import difflib
 import importlib
 import re
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Literal
 
 Interface = Literal["python", "cli"]
 
+POSITIONAL: ContextVar[frozenset[str]] = ContextVar("positional", default=frozenset())
+"""Parameters that the command being run takes without a flag: `DATA` of `fewbit check DATA`."""
 _PLACEHOLDER = re.compile(r"\{(fewbit\.)?([a-z_]+)(?:=([^{}]*))?\}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
@@ -171,6 +174,8 @@ def render(text: str, interface: Interface) -> str:
 
 
 def _parameter(name: str, value: str | None, interface: Interface) -> str:
+    if interface == "cli" and name in POSITIONAL.get():
+        return f"{value} as {name.upper()}" if value else name.upper()
     if interface == "cli":
         return f"--{name.replace('_', '-')}" + (f" {value}" if value else "")
     if value is None:

@@ -12,11 +12,18 @@ from fewbit.options import OPTIONS, Option, options_of
 NOT_BUILT = {
     "check": {"workers"},
     "capture": {"workers", "factory"},
+    "compare": {"workers", "factory"},
     "quantize": {
         "workers", "factory", "bits", "backup_precision", "kv_cache", "favor", "statistics", "max_drop", "metric",
     },
+    "plan": {
+        "factory", "input_shape", "bits", "backup_precision", "kv_cache", "favor", "method", "optim_level", "sparsity",
+        "pattern",
+    },
 }  # fmt: skip
 """Options that a command will take and does not take yet: not shown, and refused with the version that brings them."""
+_MEASURING = ("Model", "Data", "Images", "Text")
+NOT_BUILT["export"] = {option.name for option in options_of("export") if option.group in _MEASURING}
 COMING = "1.0"
 
 

@@ -31,8 +31,8 @@ class Output:
         work: the folder to write into until everything is verified.
     """
 
-    def __init__(self, path: Path, work: Path, *, is_file: bool):
-        self.path, self.work, self.is_file = path, work, is_file
+    def __init__(self, path: Path, work: Path, *, is_file: bool, merge: bool = False):
+        self.path, self.work, self.is_file, self.merge = path, work, is_file, merge
 
     def companion(self, name: str) -> str:
         """The name of a file next to the result: `record.json`, or `small.record.json` next to `small.onnx`."""
@@ -49,7 +49,9 @@ class Output:
         return bool(leftovers)
 
 
-def check_output(path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is_file: bool) -> None:
+def check_output(
+    path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is_file: bool, ours: bool = False
+) -> None:
     """Refuse an output path before any work starts.
 
     Args:
@@ -57,6 +59,7 @@ def check_output(path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is
         overwrite: whether an earlier result of fewbit may be replaced.
         inputs: the model and data; the result may not lie inside them or replace them.
         is_file: whether the result is one file with companions.
+        ours: the caller has looked at what is there and knows that fewbit wrote it.
     """
     place = _real(path)
     for source in inputs:
@@ -79,7 +82,7 @@ def check_output(path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is
                 f"{path} is {kind}", code="output-kind", param="output",
                 expected="a file" if is_file else "a folder", hint="another {output}",
             )  # fmt: skip
-        if not _is_ours(path, is_file=is_file):
+        if not (ours or _is_ours(path, is_file=is_file)):
             raise UsageError(
                 f"{path} exists and was not written by fewbit",
                 code="output-foreign",
@@ -94,16 +97,29 @@ def check_output(path: Path, *, overwrite: bool, inputs: Iterable[Path] = (), is
             )  # fmt: skip
     parent = next(parent for parent in [path, *path.absolute().parents] if parent.exists() and parent.is_dir())
     if not os.access(parent, os.W_OK):
-        raise UsageError(
-            f"{parent} cannot be written to", code="output-permission", param="output", hint="another {output}"
-        )
+        raise _not_writable(parent)
+
+
+def _not_writable(folder: Path) -> UsageError:
+    return UsageError(
+        f"{folder} cannot be written to", code="output-permission", param="output", hint="another {output}"
+    )
 
 
 @contextmanager
 def open_output(
-    path: Path, *, overwrite: bool = False, inputs: Iterable[Path] = (), is_file: bool | None = None
+    path: Path,
+    *,
+    overwrite: bool = False,
+    inputs: Iterable[Path] = (),
+    is_file: bool | None = None,
+    ours: bool = False,
+    merge: bool = False,
 ) -> Iterator[Output]:
     """Write a result atomically: yields a working folder, and moves it into place if the block ends without error.
+
+    Args as in `check_output`; without `is_file`, a path with a suffix is a file. With `merge`, the files are moved into
+    a folder that is there one by one, and everything else in it stays.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -113,12 +129,17 @@ def open_output(
     ['record.json', 'result']
     """
     is_file = bool(path.suffix) if is_file is None else is_file
-    check_output(path, overwrite=overwrite, inputs=inputs, is_file=is_file)
+    check_output(path, overwrite=overwrite, inputs=inputs, is_file=is_file, ours=ours)
     work = path.with_name(f"{path.name}.partial")
-    work.mkdir(parents=True, exist_ok=True)
-    lock = _acquire(work)
-    output = Output(path, work, is_file=is_file)
     try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(work) from error
+    lock = _acquire(work)
+    output = Output(path, work, is_file=is_file, merge=merge)
+    try:
+        # Once more: another run may have finished between the first look and the lock.
+        check_output(path, overwrite=overwrite, is_file=is_file, ours=ours)
         with reporting_full_disk(work):
             yield output
             _publish(output)
@@ -168,19 +189,42 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 def _publish(output: Output) -> None:
     """Move finished files into place; an earlier result is there until the new one is."""
-    (output.work / _LOCK).unlink(missing_ok=True)
     if output.is_file:
-        files = sorted(output.work.iterdir(), key=lambda file: file.name == output.path.name)
-        for file in files:  # the model last: when it is there, its record is
-            os.replace(file, output.path.with_name(file.name))
-        output.work.rmdir()
+        files = [file for file in output.work.iterdir() if file.name != _LOCK]
+        for file in sorted(files, key=lambda file: file.name == output.path.name):
+            os.replace(file, output.path.with_name(file.name))  # the model last: when it is there, its record is
+        shutil.rmtree(output.work, ignore_errors=True)
+        return
+    if output.merge and output.path.exists():
+        _merge(output)
         return
     # A name of its own, so that no folder of the user's is in the way.
     earlier = output.path.with_name(f".{output.path.name}.replaced-{os.getpid()}")
     if output.path.exists():
         os.replace(output.path, earlier)
     os.replace(output.work, output.path)
+    (output.path / _LOCK).unlink(missing_ok=True)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _merge(output: Output) -> None:
+    """Move every file to its place in a folder that has others; refused before the first if one is in the way."""
+    files = [file.relative_to(output.work) for file in sorted(output.work.rglob("*")) if file.is_file()]
+    files = [file for file in files if str(file) != _LOCK]
+    for file in files:
+        places = [output.path / parent for parent in file.parents]
+        blocking = [place for place in places if place.is_symlink() or (place.exists() and not place.is_dir())]
+        if (output.path / file).is_dir():
+            blocking.append(output.path / file)
+        if blocking:
+            raise UsageError(
+                f"{blocking[0]} is in the way of {output.path / file}", code="output-foreign", param="output",
+                expected="a new path, or an earlier result of fewbit", hint="another {output}",
+            )  # fmt: skip
+    for file in files:
+        (output.path / file).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(output.work / file, output.path / file)
+    shutil.rmtree(output.work, ignore_errors=True)
 
 
 def _acquire(work: Path) -> IO[str]:
@@ -192,6 +236,8 @@ def _acquire(work: Path) -> IO[str]:
         return file
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(file.fileno()).st_nlink:
+            raise OSError("the run that made it has just finished")
     except OSError as error:
         file.close()
         raise UsageError(

@@ -20,10 +20,6 @@ from typing import Any, Protocol, TextIO, TypeVar
 
 from fewbit.errors import FewbitWarning, UsageError, escape, plural
 
-PHASES = (
-    "load", "check data", "calibrate", "sensitivity", "quantize", "correct bias", "train", "prune", "measure", "write",
-    "verify",
-)  # fmt: skip
 _WIDTH = 20
 _REFRESH = 0.25
 _LOG_EVERY = 30.0

@@ -21,6 +21,7 @@ KINDS = {
     "backends": ("fewbit.backends", "BACKEND"),
     "checkpoints": ("fewbit.checkpoints", "CHECKPOINT"),
     "data_formats": ("fewbit.data.formats", "FORMAT"),
+    "metrics": ("fewbit.evaluation.metrics", "METRIC"),
     "observers": ("fewbit.observers", "OBSERVER"),
     "targets": ("fewbit.targets", "TARGET"),
 }

@@ -16,6 +16,7 @@ fewbit.settings.SettingsError: 1 error in Training [settings]
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -30,7 +31,6 @@ from fewbit.errors import UsageError, nearest, plural
 
 _TYPE = "fewbit"
 MOST_BYTES = 16_000_000
-DEEPEST = 64
 
 
 Problem = tuple[str | tuple[int | str, ...], str]
@@ -108,13 +108,7 @@ class Settings(BaseModel, metaclass=_Construct):
         if detail["type"] == _TYPE:
             return str(detail["msg"])
         if detail["type"] == "extra_forbidden":
-            similar = nearest(str(detail["loc"][-1]), cls.model_fields)
-            names = " or ".join(map(repr, similar)) if similar else None
-            return (
-                f"unknown setting; did you mean {names}?"
-                if names
-                else f"unknown setting; known: {', '.join(cls.model_fields)}"
-            )
+            return f"unknown setting; {_guess(str(detail['loc'][-1]), cls.model_fields)}"
         if detail["type"] == "missing":
             return "is required"
         message = str(detail["msg"]).removeprefix("Input should be ")
@@ -195,8 +189,7 @@ def named(kind: type[Enum], **aliases: str) -> Any:
         name = aliases.get(name, name)
         if name in kind.__members__:
             return kind[name]
-        guess = _guess(nearest(name, kind.__members__), kind.__members__)
-        raise wrong(f"unknown {kind.__name__} {name!r}; {guess}")
+        raise wrong(f"unknown {kind.__name__} {name!r}; {_guess(name, kind.__members__)}")
 
     return Annotated[kind, BeforeValidator(read), PlainSerializer(lambda member: member.name, return_type=str)]
 
@@ -205,13 +198,16 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """The mapping in a `.yaml` or `.json` file; aliases and tags of YAML are refused."""
     path = Path(path)
     try:
-        content = path.read_bytes()
+        if path.exists() and not path.is_file():  # a FIFO or device may never end
+            raise OSError(errno.EINVAL, "not a regular file")
+        with path.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", code="settings-file", param="config", hint="check the path"
         ) from error
     if len(content) > MOST_BYTES:
-        raise SettingsError(str(path), [("(file)", f"{len(content):,} bytes; at most {MOST_BYTES:,} are read")])
+        raise SettingsError(str(path), [("(file)", f"at most {MOST_BYTES:,} bytes are read")])
     try:
         return read_mapping(content.decode(), str(path))
     except UnicodeDecodeError as error:
@@ -300,7 +296,8 @@ def _canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _guess(similar: Sequence[str], known: Iterable[str]) -> str:
+def _guess(name: str, known: Iterable[str]) -> str:
+    similar = nearest(name, known)
     return f"did you mean {' or '.join(map(repr, similar))}?" if similar else f"known: {', '.join(known)}"
 
 

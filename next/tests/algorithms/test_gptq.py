@@ -79,7 +79,9 @@ def test_nearly_as_good_as_exhaustive_search():
 
 
 GRIDS = {
-    "int4 signed scale": QuantizationGrid(Dtype.int4, GROUP, group_size=16, full_range=True, scale_type=ScaleType.bfloat16),
+    "int4 signed scale": QuantizationGrid(
+        Dtype.int4, GROUP, group_size=16, full_range=True, scale_type=ScaleType.bfloat16
+    ),
     "int4": QuantizationGrid(Dtype.int4, GROUP, group_size=16),
     "uint4 zero point": QuantizationGrid(Dtype.uint4, GROUP, group_size=16, symmetric=False),
     "int3 per channel": QuantizationGrid(Dtype.int3, QSchemeType.per_channel),
@@ -156,7 +158,8 @@ def test_dead_and_singular_inputs():
 def test_values_that_are_not_finite_are_an_error():
     hessian = torch.eye(4)
     hessian[1, 1] = torch.inf
-    problem = LayerProblem("blocks.3.down", torch.ones(2, 4), QuantizationGrid(Dtype.int4), InputMoments(9, hessian=hessian))
+    moments = InputMoments(9, hessian=hessian)
+    problem = LayerProblem("blocks.3.down", torch.ones(2, 4), QuantizationGrid(Dtype.int4), moments)
     with pytest.raises(DataError, match=r"blocks\.3\.down"):
         ALGORITHM.quantize(problem)
 
@@ -182,3 +185,21 @@ def test_searched_scales_are_never_worse_than_the_complete_range(name):
     zero = None if same.zero_point is None else same.zero_point.numpy()
     level = None if same.global_scale is None else same.global_scale.numpy()
     assert error(QParams(grid, block, same.scale.numpy(), zero, level)) == pytest.approx(error(found), rel=0.02)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_zeros_of_a_pruned_weight_stay(name):
+    """And the other weights compensate: with less output error than rounding to nearest, on other inputs."""
+    grid, inputs = GRIDS[name], correlated(600, 64, 3)
+    torch.manual_seed(3)
+    weight = torch.randn(24, 64) * (torch.rand(24, 64) < 0.5)
+    gap = 0.05 * torch.randn(64, 64)
+    moments = InputMoments(400, hessian=second_moment(inputs[:400]))
+    values = ALGORITHM.quantize(LayerProblem("layer", weight, grid, moments)).dequantize()
+    assert (values[weight == 0] == 0).all()
+    judged = second_moment(inputs[400:])
+    plain = fake_quantize(weight, search_scales(weight, grid, moments.hessian.diagonal()))
+    assert loss(values - weight, judged) < loss(plain - weight, judged)
+    moved = InputMoments(400, hessian=moments.hessian, input_gap=gap)
+    values = ALGORITHM.quantize(LayerProblem("layer", weight, grid, moved)).dequantize()
+    assert (values[weight == 0] == 0).all()

@@ -2,18 +2,19 @@
 """`quantize` of a Hugging Face folder with texts: from the command to a folder that transformers loads."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_tokenizers import word_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 import fewbit
 from fewbit.errors import DataError, FewbitError, ModelError, UsageError
 from fewbit.quantization.journal import Journal
+from tiny_tokenizers import word_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,9 @@ def texts(tmp_path) -> Path:
     file.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     return file
 
+
+# the texts are few on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fewbit.errors.FewbitWarning")
 
 OPTIONS = {"samples": 64, "max_length": 16, "progress": False}
 
@@ -100,6 +104,15 @@ def test_without_data_it_is_not_measured(trained, tmp_path):
         fewbit.quantize(trained, preset="w4a16", algorithm="gptq", output=tmp_path / "more", progress=False)
 
 
+def test_algorithms_that_do_something_else_are_refused(trained, texts, tmp_path):
+    with pytest.raises(UsageError, match="wanda does not round the weights"):
+        fewbit.quantize(trained, texts, preset="w4a16", algorithm="wanda", output=tmp_path / "out", **OPTIONS)
+    _, record = fewbit.quantize(
+        trained, texts, preset="w4a16", algorithm="hqq", output=tmp_path / "out", return_record=True, **OPTIONS
+    )
+    assert record.verdict in ("ok", "degraded")
+
+
 def test_every_tensor_of_the_source_is_in_the_result(trained, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(trained, source)
@@ -140,7 +153,7 @@ def test_the_caller_gets_a_model_without_output(trained, texts):
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-100]), ModelError, "cut short"),
+        (lambda f: os.truncate(f / "model.safetensors", 5000), ModelError, "cut short"),
         (lambda f: (f / "model.safetensors").unlink(), ModelError, "weight"),
         (lambda f: (f / "tokenizer.json").unlink(), FewbitError, "tokenizer"),
     ],
@@ -163,3 +176,19 @@ def test_weights_that_are_not_finite_are_named(trained, texts, tmp_path):
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises((DataError, ModelError), match=r"model\.layers\.1\.mlp\.(up|down)_proj"):
         fewbit.quantize(source, texts, preset="int4", output=tmp_path / "out", **OPTIONS)
+
+
+def test_hub_names(trained, tmp_path, monkeypatch):
+    """From the cache of huggingface_hub; without it, one clear error."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="neither a local path nor to be had from the hub"):
+        fewbit.quantize("someone/counting", preset="w4a16", output=tmp_path / "out", progress=False)
+    repository = tmp_path / "models--someone--counting"
+    shutil.copytree(trained, repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    fewbit.quantize("someone/counting", preset="w4a16", output=tmp_path / "out", progress=False)
+    assert (tmp_path / "out" / "model.safetensors").exists()

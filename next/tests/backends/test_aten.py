@@ -85,11 +85,11 @@ OPERATORS = {
     "matrix and vector": lambda x: torch.mv(x[0], x[1, 0]),
     "a long chain in place": lambda x: (x * 1).relu_().mul_(0.5).add_(x),
     "in place on a view": lambda x: _write_to_a_part(x),
-    "conv1d same": lambda x: functional.conv1d(x, numbers(3, 4, 2), padding="same"),
+    "conv1d same": lambda x: functional.conv1d(x, numbers(3, 4, 3), padding="same", dilation=2),
     "conv_transpose1d": lambda x: functional.conv_transpose1d(x, numbers(4, 3, 3), stride=2, padding=1),
     "conv3d": lambda x: functional.conv3d(x[None, None], numbers(2, 1, 1, 2, 2), stride=(1, 2, 1)),
     "max_pool1d": lambda x: functional.max_pool1d(x, 2, padding=1, stride=1),
-    "weight of a scaled norm": lambda x: functional.rms_norm(x, (4,), numbers(4)),
+    "weight of a scaled norm": lambda x: functional.rms_norm(x, (4,), numbers(4), eps=1e-3),
     "split": lambda x: torch.cat(x.split([1, 3], 2)[::-1], 2),
     "unbind": lambda x: x.unbind(1)[2],
     "movedim": lambda x: x.movedim(0, -1),
@@ -110,12 +110,13 @@ def test_operators(name):
             return OPERATORS[name](x)
 
     x = torch.randn(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = [OPERATORS[name](x).numpy()]
     graph = graph_of(Single(), x)
     if name == "in place on a view":  # what is not understood is at least a node
-        assert set(graph.census()[1]) == {"select_scatter"}
+        assert set(graph.census()[1]) == {"copy", "select_scatter"}
         return
     assert not graph.census()[1]
-    assert relative_difference(run(graph, {"x": x.numpy()}), [OPERATORS[name](x).numpy()]) < 1e-6
+    assert relative_difference(run(graph, {"x": x.numpy()}), expected) < 1e-6
 
 
 def test_recurrent_layers_are_opaque_and_fix_what_they_read():
@@ -185,7 +186,9 @@ def test_tied_weights_are_one_constant_and_overlapping_ones_are_not_edited():
 def test_half_precision_constants_are_read_as_float32():
     weight = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     constant = tied_constants({"w": (weight, True)})["w"]
-    assert constant.dtype == "bfloat16" and constant.read().dtype == np.float32 and constant.read().tolist() == [1.5, -2]
+    assert (
+        constant.dtype == "bfloat16" and constant.read().dtype == np.float32 and constant.read().tolist() == [1.5, -2]
+    )
 
 
 def test_an_unlifted_program_reads_alike():

@@ -146,9 +146,3 @@ def test_factories(tmp_path):
     with pytest.raises(UsageError) as caught:
         BACKEND.inspect(f"{file}:buld")
     assert "build" in caught.value.expected
-
-
-def test_loading_says_what_works():
-    with pytest.raises(ModelError) as caught:
-        BACKEND.load(Bert())
-    assert caught.value.code == "backend-not-built"

@@ -128,7 +128,7 @@ def test_what_they_cannot_hold_is_said():
 
 
 def test_scales_that_float16_does_not_have_are_refused(tmp_path):
-    scale = torch.full((32, 1), 2.0**-20 * 1.25)
+    scale = torch.full((32, 1), 2.0**-20 * 1.0078125)
     tensor = QTensor.encode(torch.zeros(32, 32), QParams(INT4, (1, 32), scale))
     job = CheckpointJob(tmp_path, {"layer": LayerFormat(INT4)})
     with pytest.raises(ModelError, match="float16"):
@@ -153,7 +153,11 @@ def test_awq_refuses_names_that_readers_would_confuse_and_two_group_sizes(tmp_pa
 
 
 def test_other_widths_are_listed_by_name_in_gptq(tmp_path):
-    layers = {"a.b": LayerFormat(INT4), "c": LayerFormat(INT4), "d": replace(LayerFormat(INT4.replace(dtype=Dtype.int8)))}
+    layers = {
+        "a.b": LayerFormat(INT4),
+        "c": LayerFormat(INT4),
+        "d": replace(LayerFormat(INT4.replace(dtype=Dtype.int8))),
+    }
     settings = gptq.quantization_config(CheckpointJob(tmp_path, {**layers, "e": None}))
     assert settings["dynamic"] == {"-:^e$": {}, "+:^d$": {"bits": 8, "group_size": 32}}
 

@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 import fewbit as package
+from fewbit import registry
 from fewbit.cli.help_text import command_help
 from fewbit.cli.parsing import parse_command
 from fewbit.data.images.preprocess import PRESETS
-from fewbit.errors import UsageError
+from fewbit.errors import UsageError, render
 from fewbit.option_rules import NOT_BUILT, RULES, shown_options
 from fewbit.options import OPTIONS, option, options_of
 
@@ -140,10 +141,35 @@ def test_kinds_that_are_listed(fewbit):
     assert code == 0 and {"presets", "data-formats", "datasets", "issues"} <= set(kinds)
     for kind in kinds:
         assert fewbit("list", kind)[0] == 0
-    for words in (["list", "presents"], ["list", "metrics"]):
+    for words in (["list", "presents"], ["list", "methods"]):
         code, _, err = fewbit(*words)
         assert code == 2 and ", ".join(kinds) in err
     code, _, err = fewbit("list", "tasks", "--data-format", "yolo")
     assert code == 2 and "fewbit list issues --data-format yolo" in err
     codes = [line.split()[0] for line in fewbit("list", "issues")[1].splitlines()]
     assert len(codes) == len(set(codes))
+
+
+def test_all_samples_drawn_are_the_complete_check(tmp_path, fewbit):
+    from fewbit.data.formats import image_folder
+
+    folder = image_folder.example(tmp_path / "set")
+    first, *_ = sorted(path for path in folder.rglob("*.*") if path.is_file())
+    first.with_name(f"copy{first.suffix}").write_bytes(first.read_bytes())
+    complete = fewbit("check", str(folder))[:2]
+    assert "[duplicate]" in complete[1] and fewbit("check", str(folder), "--samples", "1000")[:2] == complete
+    _, out, _ = fewbit("check", str(folder), "--samples", "2")
+    assert "[duplicate]" not in out and "without --samples, everything is checked" in out
+
+
+def test_positional_parameters_are_named_as_in_the_usage_line(fewbit):
+    _, _, err = fewbit("check", "nothere")
+    assert "hf:nothere as DATA" in err and "--data" not in err
+    _, _, err = fewbit("capture", "model.txt", "--data", "nothere", "-o", "out")
+    assert "--model" not in err, err
+    assert render("{data} or {data=x}", "cli") == "--data or --data x"
+
+
+def test_every_checkpoint_format_is_listed(fewbit):
+    names = {line.split()[0].replace("-", "_") for line in fewbit("list", "formats")[1].splitlines()}
+    assert set(registry.names("checkpoints")) <= names

@@ -108,6 +108,28 @@ def test_only_a_demo_is_replaced(here, fewbit):
     assert sorted(path.name for path in here.iterdir()) == ["fewbit-demo", "mine", "result"]
 
 
+def test_a_second_demo_leaves_files_of_the_user_alone(here, fewbit):
+    folder = here / "fewbit-demo"
+    mine = [folder / name for name in ("mine.csv", "yolo/my/a.txt", "captured/input0.npz")]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    (folder / "model.py").write_text("changed")
+    names = json.loads((folder / ".fewbit-demo.json").read_text())
+    (folder / "npz" / "stale.npz").write_text("of an older demo")
+    (here / "outside.txt").write_text("mine")
+    (folder / ".fewbit-demo.json").write_text(json.dumps([*names, "npz/stale.npz", "../outside.txt"]))
+    code, _, err = fewbit("demo", "-q")
+    assert code == 0, err
+    assert [path.read_text() for path in mine] == ["mine"] * 3 and (here / "outside.txt").is_file()
+    assert "Classifier" in (folder / "model.py").read_text() and not (folder / "npz" / "stale.npz").exists()
+    assert sorted(path.name for path in here.iterdir()) == ["fewbit-demo", "outside.txt"]
+    (folder / "model.py").unlink()
+    (folder / "model.py").mkdir()
+    code, _, err = fewbit("demo", "-q")
+    assert code == 2 and "is in the way" in err and all(path.is_file() for path in mine)
+
+
 def test_libraries_that_are_missing_are_named_with_their_extra(fewbit, monkeypatch):
     for library in ("onnx", "torch", "pyarrow"):
         monkeypatch.setitem(sys.modules, library, None)

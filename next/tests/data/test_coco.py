@@ -14,6 +14,7 @@ from fewbit.data.dataset import Dataset
 from fewbit.data.files import Folder
 from fewbit.data.formats import coco, image_folder, yolo
 from fewbit.data.opening import choose_format
+from fewbit.data.report_text import report_text
 from fewbit.data.types import SampleError
 from fewbit.errors import DataError, UsageError
 
@@ -323,3 +324,41 @@ def test_clipped_polygons_are_written_too(tmp_path):
     assert report.facts["copy"].ok and not report.facts["copy"].issues
     written = json.loads((tmp_path / "out" / "instances.json").read_text())["annotations"][0]
     assert written["bbox"] == [15, 0, 5, 10] and written["segmentation"] == [[15, 0, 20, 0, 20, 10, 15, 10]]
+
+
+def test_ids_that_occur_twice_are_replaced_and_segmentations_that_are_none_left_out(tmp_path):
+    square = [[4, 2, 12, 2, 12, 6, 4, 6]]
+    entries = [
+        annotation(5, segmentation=square, area=32),
+        annotation(5, bbox=(15, 2, 10, 4), segmentation=[[1, 2, 3]], area=40),
+        annotation(6, bbox=(1, 1, 2, 2), segmentation=[], area=4),
+    ]
+    data = dataset(tmp_path / "set", entries)
+    report = check(data, "coco")
+    assert [(issue.code, issue.location.row) for issue in report.issues] == [
+        ("annotation-id-twice", 1), ("segmentation-unusable", 1), ("out-of-range", 1)
+    ]  # fmt: skip
+    assert report.issues[2].message == "the box spans x 15 to 25, y 2 to 6 pixels; the image is 20 x 10"
+    report = fewbit.fix_dataset(data, tmp_path / "copy")
+    copy = json.loads((tmp_path / "copy" / "instances.json").read_text())["annotations"]
+    assert [entry["id"] for entry in copy] == [5, 7, 6] and [entry["area"] for entry in copy] == [32, 20, 4]
+    assert [entry["segmentation"] for entry in copy] == [square, [], []] and report.facts["copy"].ok
+    assert not report.facts["copy"].issues
+
+
+def test_the_area_of_a_clipped_polygon_is_computed_again(tmp_path):
+    outline = [[15, 2, 25, 2, 25, 6, 15, 6]]
+    data = dataset(tmp_path / "set", [annotation(1, bbox=(15, 2, 10, 4), segmentation=outline, area=40)])
+    fewbit.fix_dataset(data, tmp_path / "copy", task="segmentation")
+    copy = json.loads((tmp_path / "copy" / "instances.json").read_text())["annotations"]
+    assert copy[0]["bbox"] == [15, 2, 5, 4] and copy[0]["area"] == pytest.approx(20)
+
+
+def test_the_summary_says_how_many_images_are_usable(tmp_path):
+    images = [{"id": number, "file_name": f"{number}.png", "width": 20, "height": 10} for number in range(3)]
+    entries = [annotation(1, image=0), annotation(2, image=1, bbox=(4, 2, -1, 4)), annotation(3, image=2)]
+    text = json.dumps(content(entries, images))
+    fill(tmp_path, {"train/0.png": None, "train/1.png": None, "train/2.png": None, "instances_train.json": text})
+    report = check(tmp_path, "coco")
+    assert "images    2 of 3 usable; " in report_text(report) and "splits    train 3" in report_text(report)
+    assert [issue.message for issue in report.issues if issue.code == "box-empty"] == ["-1 pixels wide, 4 pixels high"]

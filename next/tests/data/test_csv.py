@@ -247,7 +247,7 @@ def test_duplicate_and_empty_names_are_errors_and_get_names_that_are_free(tmp_pa
     assert report.counts == {"header-duplicate": 1, "header-empty": 2}
     source, report = read(tmp_path, "a,b, c,\n1,2,3,\n")
     assert report.counts["header-empty"] == report.counts["header-space"] == 1
-    assert rows(source) == [{"a": "1", "b": "2", " c": "3", "column_4": ""}]
+    assert rows(source) == [{"a": "1", "b": "2", "c": "3", "column_4": ""}]
 
 
 @settings(max_examples=100, deadline=None)

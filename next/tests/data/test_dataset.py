@@ -215,3 +215,11 @@ def test_global_random_state_is_untouched():
     state = np.random.get_state()[1].tolist()
     Dataset.of(Classes()).hold_out(100)
     assert np.random.get_state()[1].tolist() == state
+
+
+def test_showing_a_stream_does_not_read_it():
+    def numbers():
+        yield {"x": 0}
+        raise AssertionError("read too far")
+
+    assert repr(Dataset(numbers())) == "Dataset(objects, a stream)"

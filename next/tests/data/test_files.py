@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fewbit import registry
-from fewbit.data.files import DEEPEST, Folder
+from fewbit.data.files import DEEPEST, Folder, walk
 from fewbit.data.recognized import recognized
 from fewbit.data.splits import split_of_file, split_of_folder
 from fewbit.data.types import DataReport, SampleError
@@ -213,3 +213,14 @@ def test_every_data_option_is_documented_with_its_formats():
         documented |= {(option, name) for option in re.findall(r"\w+", options) for name in formats.split()}
     formats = registry.members("data_formats").values()
     assert {(option.name, format.name) for format in formats for option in format.options} <= documented
+
+
+def test_folders_that_link_to_each_other_are_listed_a_bounded_number_of_times(tmp_path, monkeypatch):
+    monkeypatch.setattr("fewbit.data.files._MOST_REPEATS", 20)
+    for name in "abcdefgh":
+        (tmp_path / name).mkdir()
+        for other in set("abcdefgh") - {name}:
+            (tmp_path / name / other).symlink_to(tmp_path / other)
+    report, folders = DataReport(), []
+    assert list(walk(tmp_path, report, folders)) == []
+    assert len(folders) == 8 + 20 and report.counts["link-cycle"]

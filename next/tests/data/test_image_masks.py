@@ -9,6 +9,7 @@ from fewbit.data.files import Folder
 from fewbit.data.formats import image_folder
 from fewbit.data.formats.image_masks import FORMAT, detect, example, scan
 from fewbit.data.opening import open_source
+from fewbit.data.report_text import report_text
 from fewbit.data.types import DataReport, SampleError
 from fewbit.errors import DataError, UsageError
 
@@ -198,3 +199,27 @@ def test_label_texts_are_no_masks(tmp_path):
     (tmp_path / "labels/1.txt").write_text("0 0.5 0.5 1 1")
     assert detect(Folder(tmp_path)) is None
     assert check(tmp_path)[1].counts == {"mask-missing": 1, "no-images": 1}
+
+
+def test_masks_unlike_the_others_are_reported(tmp_path):
+    for number in range(5):
+        image(tmp_path / f"images/{number}.jpg")
+        mask(tmp_path / f"masks/{number}.png", values=(0, 1, 2, 255))
+    mask(tmp_path / "masks/2.png", values=(0, 1, 77))
+    mask(tmp_path / "masks/3.png", values=(0, 100, 200), mode="RGB")
+    report = check(tmp_path)[1]
+    assert [(issue.code, issue.location.file, issue.message) for issue in report.issues] == [
+        ("mask-modes", "masks/3.png", "grey values 0, 100, 200"),
+        ("mask-value-rare", "masks/2.png", "77"),
+        ("mask-value-rare", "masks/3.png", "100, 200"),
+    ]
+    report.data_format = "image_masks"
+    assert "values    7: 0, 1, 2, 77, 100, 200, 255" in report_text(report)
+    assert {issue.code for issue in check(tmp_path, classes="a,b,c")[1].issues} == {"mask-value"}
+
+
+def test_masks_that_are_all_in_rgb_are_no_exception(tmp_path):
+    for number in range(4):
+        image(tmp_path / f"images/{number}.jpg")
+        mask(tmp_path / f"masks/{number}.png", mode="RGB")
+    assert not check(tmp_path)[1].issues

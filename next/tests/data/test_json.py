@@ -239,13 +239,13 @@ def test_rows_of_an_array_have_numbers(tmp_path):
 
 
 def test_nested_questions_become_rows(tmp_path):
-    answer = {"text": "Ann", "answer_start": 3}
+    answer = {"text": "Ann", "answer_start": 6}
     questions = [{"id": "1", "question": "Who?", "answers": [answer]}, {"id": "2", "question": "Why?", "answers": []}]
     article = {"title": "People", "paragraphs": [{"context": "It is Ann.", "qas": questions}]}
     content = json.dumps({"version": "2.0", "data": [article, article]}).encode()
     source, report = read(tmp_path, content, "train.json", on_error=None)
     assert len(source) == 4 and source.facts["task"] == "question-answering" and not report.errors
-    answers = {"text": ["Ann"], "answer_start": [3]}
+    answers = {"text": ["Ann"], "answer_start": [6]}
     row = {"question": "Who?", "context": "It is Ann.", "answers": answers, "id": "1", "title": "People"}
     assert source[0] == row and str(source.location(2)) == "train.json row 2"
     assert detect(Folder(tmp_path / "train.json")).confidence > 0.9

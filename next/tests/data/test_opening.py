@@ -2,6 +2,8 @@
 """Reports and their verdict, codes in `on_error`, choice of the format, and what is said about wrong names."""
 
 import io
+import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import pytest
 
 import fewbit
 from fewbit import registry
+from fewbit.data.issues import issue_types
 from fewbit.data.opening import choose_format, open_source, scan_source
 from fewbit.data.report_text import verdict_line
 from fewbit.data.types import DataReport, Detection, Format, Issue, IssueType, Location, Severity
 from fewbit.errors import DataError, UsageError
 
-BROKEN = IssueType("new-code", Severity.ERROR, "broken", "repair it", "raise", ("drop",), aliases=("old-code",))
+BROKEN = IssueType(
+    "new-code", Severity.ERROR, "broken", "repair it", "raise", ("drop",), "leaves it out", aliases=("old-code",)
+)
 ODD = IssueType("odd", Severity.WARNING, "odd sample", "look at it")
 NOTE = IssueType("note", Severity.NOTE, "worth knowing", "nothing to do")
 
@@ -33,6 +38,11 @@ def test_the_users_choice_applies_where_the_issue_allows_it(on_error, action):
     assert DataReport(on_error=on_error).action(BROKEN) == action
 
 
+def test_fix_drops_only_what_the_page_of_issues_says():
+    suspicious = IssueType("dull", Severity.WARNING, "dull sample", "look at it", "keep", ("drop",))
+    assert DataReport(on_error={"*": "repair", "**": "drop"}).action(suspicious) == "keep"
+
+
 def test_a_word_for_all_is_about_damaged_samples_only():
     suspicious = IssueType("dull", Severity.WARNING, "dull sample", "look at it", "keep", ("drop",))
     assert DataReport(on_error="drop").action(suspicious) == "keep"
@@ -48,6 +58,45 @@ def test_old_codes_are_accepted_and_listed(tmp_path, monkeypatch):
     assert "`new-code` (`old-code`)" in issues_page()
     with pytest.raises(UsageError, match="old-code"):
         open_source(tmp_path / "a.txt", on_error={"old-cod": "drop"})
+
+
+@pytest.mark.parametrize(
+    ("on_error", "allowed"),
+    [
+        ({"array-corrupt": "repair"}, "raise, drop"), ({"row-short": "keep"}, "raise, drop, repair"),
+        ({"link-broken": "drop"}, "keep, raise"), ({"*": "dorp"}, "raise, drop, repair, keep"),
+    ],
+)  # fmt: skip
+def test_an_action_that_an_issue_does_not_allow_is_refused(tmp_path, on_error, allowed):
+    (tmp_path / "a.csv").write_text("text,size\na,1\n")
+    with pytest.raises(UsageError) as error:
+        open_source(tmp_path / "a.csv", on_error=on_error)
+    assert error.value.code == "action-unknown" and error.value.expected == allowed
+    assert open_source(tmp_path / "a.csv", on_error={"row-short": "repair", "link-broken": "raise", "*": "drop"})
+
+
+def test_hints_name_only_actions_that_are_allowed():
+    kinds = [kind for kinds in issue_types().values() for kind in kinds]
+    named = [(kind, action) for kind in kinds for action in re.findall(r"\{on_error=(?:[\w-]+=)?(\w+)\}", kind.hint)]
+    assert len(named) > 8 and not [kind.code for kind, action in named if action not in kind.choices]
+
+
+@pytest.mark.parametrize("name", ["image_folder", "audio_folder", "path_list", "yolo"])
+def test_copies_in_a_later_split_can_be_left_out(tmp_path, name):
+    member = registry.get("data_formats", name)
+    path = member.example(tmp_path / "data")
+    files = [file for file in sorted(path.rglob("*")) if file.suffix in (".png", ".jpg", ".wav")]
+    train, val = (next(file for file in files if split in str(file.relative_to(path))) for split in ("train", "val"))
+    renamed = val.with_suffix(train.suffix)  # its suffix must still be true
+    val.unlink()
+    shutil.copy(train, renamed)
+    if name == "path_list":
+        lists = path / "val.txt"
+        lists.write_text(lists.read_text().replace(val.name, renamed.name))
+    source, report = scan_source(path, data_format=name, depth="full")
+    assert report.counts["duplicate-across-splits"] == 1
+    fewer, _ = scan_source(path, data_format=name, depth="full", on_error={"duplicate-across-splits": "drop"})
+    assert len(fewer) == len(source) - 1
 
 
 # Verdict.
@@ -194,3 +243,17 @@ def test_what_holds_no_samples_is_a_typed_error(data, code):
 def test_a_list_of_strings_is_read_as_texts_with_a_note():
     report = fewbit.check_dataset(["It rains.", "The sun shines."])
     assert report.ok and [issue.message for issue in report.notes] == ["read as 2 texts, one sample each"]
+
+
+def test_a_folder_of_label_files_is_not_taken_for_documents(tmp_path):
+    from fewbit.data.formats import yolo
+
+    yolo.example(tmp_path / "set")
+    for inner in ("labels", "labels/train"):
+        with pytest.raises(DataError) as caught:
+            open_source(str(tmp_path / "set" / inner))
+        assert caught.value.code == "labels-alone" and f"give {tmp_path / 'set'};" in str(caught.value)
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text("A label is a piece of paper.")
+    (tmp_path / "labels" / "b.txt").write_text("So is a ticket.")
+    assert len(open_source(str(tmp_path / "labels"))[0]) == 2

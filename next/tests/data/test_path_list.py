@@ -76,3 +76,11 @@ def test_damaged_images_are_found(tmp_path):
 @pytest.mark.parametrize("text", ["images/a.png\nimages/b.png\n", "0 .5 .5 .2 .2\n", "a cat\n", "x.png 1\n", ""])
 def test_other_texts_are_no_lists(tmp_path, text):
     assert path_list.detect(Folder(listed(tmp_path, notes=text))) is None
+
+
+def test_one_word_among_numbers_is_an_issue(tmp_path):
+    images = {f"images/{number}.png": None for number in range(11)}
+    lines = [f"images/{number}.png {number % 3 if number else 'x'}\n" for number in range(11)]
+    report = check(fill(tmp_path, {**images, "train.txt": "".join(lines)}), "path_list")
+    assert [(issue.code, str(issue.location)) for issue in report.issues] == [("class-unknown", "train.txt:1")]
+    assert report.facts["classes"] == ["0", "1", "2"]

@@ -35,7 +35,7 @@ def fixed(tmp_path, files, **options):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(content)
     format_, source, _ = scan(data, "repair", **options)
-    changes = format_.write(source, out)
+    changes = format_.FORMAT.write(source, out)
     assert {name: (data / name).read_bytes() for name in files} == files
     copies = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     options.pop("encoding", None)
@@ -138,11 +138,11 @@ def test_the_copy_of_a_mutated_file_is_clean_and_copying_again_changes_nothing(t
         (data / name).write_bytes(mutate_bytes(EXAMPLES[name], chance))
         try:
             format_, source, _ = scan(data, "repair")
-            format_.write(source, out)
+            format_.FORMAT.write(source, out)
             _, source, report = scan(out, "repair")
         except FewbitError:
             continue
         remaining = {issue.code for issue in report.errors}
         assert remaining <= {"no-rows", "no-files", "header-missing", "coco-json"}, (number, report.issues)
         if len(source) and not remaining:
-            assert format_.write(source, again) == [], number
+            assert format_.FORMAT.write(source, again) == [], number

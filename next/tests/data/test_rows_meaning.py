@@ -4,6 +4,7 @@
 import io
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -61,13 +62,14 @@ REVIEWS = [{"text": f"t{i}", "label": name} for i, name in enumerate(["pos", "ne
 @pytest.mark.parametrize(
     ("row", "name"),
     [
-        ({"messages": [{"role": "user", "content": "x"}]}, "chat"),
-        ({"conversations": [{"from": "human", "value": "x"}], "id": 1}, "chat"),
-        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "preference"),
-        ({"instruction": "i", "input": "", "output": "o"}, "instruction"),
-        ({"prompt": "p", "completion": "c"}, "prompt-completion"),
-        ({"question": "q", "answer": "a"}, "prompt-completion"),
+        ({"Text": "fine", "LABEL": "good"}, "text-label"),
         ({"sentence1": "a", "sentence2": "b", "label": 1}, "text-pair"),
+        ({"query": "a", "passage": "b"}, "unlabeled-pair"),
+        ({"id": 4, "dialog": [{"speaker": "human", "text": "hello"}]}, "chat"),
+        ({"messages": [{"role": "system", "content": "be short"}]}, "chat"),
+        ({"question": "how?", "answer": "so"}, "prompt-completion"),
+        ({"instruction": "add", "output": "3"}, "instruction"),
+        ({"chosen": "yes", "rejected": "no"}, "preference"),
         ({"question": "q", "context": "c", "answers": {"text": ["a"], "answer_start": [0]}}, "question-answering"),
         ({"tokens": ["a", "b"], "ner_tags": ["O", "B"]}, "token-tags"),
         ({"file_name": "a/1.jpg", "label": "cat"}, "image"),
@@ -169,18 +171,13 @@ def test_messages_that_cannot_be_read_are_named(value):
 
 
 def test_a_check_of_chats_names_the_lines(tmp_path):
-    def chat(*messages):
-        return {"messages": [{"role": role, "content": content} for role, content in messages]}
-
-    rows = [
-        chat(("system", "s"), ("user", "q"), ("assistant", "a")),
-        chat(("user", ""), ("assistant", None)),
-        chat(("assistant", "a"), ("user", "q")),
-        chat(("user", "q"), ("wizard", "a")),
-        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "tool_calls": [1]}]},
-        {"messages": [{"role": "user"}]},
-        {"messages": "x"},
-    ]
+    names = {"s": "system", "u": "user", "a": "assistant", "w": "wizard"}
+    chats = ["s:be short u:hi a:hello", "u: a:", "a:hello u:hi", "u:hi w:hello"]
+    turns = [[turn.split(":") for turn in re.split(r" (?=\w:)", chat)] for chat in chats]
+    rows: list = [{"messages": [{"role": names[n], "content": text} for n, text in turn]} for turn in turns]
+    call = {"role": "assistant", "content": None, "tool_calls": [1]}
+    rows += [{"messages": [{"role": "user", "content": "hi"}, call]}, {"messages": [{"role": "user"}]}]
+    rows.append({"messages": "no list"})
     source, report = scan(write(tmp_path / "a.jsonl", *rows))
     named = [(issue.code, issue.location.line) for issue in report.issues if issue.location.field == "messages"]
     assert [item for item in named if item[0] != "mixed-types"] == [
@@ -497,7 +494,7 @@ def test_boxes_in_a_table_are_a_detection_dataset(tmp_path):
     assert str(source.location(1)) == "labels.csv:4"
     (tmp_path / "labels.csv").write_text(rows + "b.png,12,10,dog,0,0,x,5\nb.png,12,10,dog,0,0,50,5\n")
     report = scan(tmp_path, format_=csv_format)[1]
-    assert issues(report)[:2] == [("bad-objects", "labels.csv:5"), ("bad-objects", "labels.csv:4 (objects)")]
+    assert issues(report)[:2] == [("bad-objects", "labels.csv:5"), ("bad-objects", "labels.csv:6")]
 
 
 def test_a_column_of_splits_becomes_the_splits(tmp_path):

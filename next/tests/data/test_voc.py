@@ -257,3 +257,14 @@ def test_a_repaired_copy_has_what_can_be_used(tmp_path):
     assert not {"JPEGImages/b.png", "Annotations/b.xml", "Annotations/d.xml"} & set(out)
     objects = read_objects(read_xml(out["Annotations/a.xml"]))
     assert [(item.name, item.edges) for item in objects] == [("dog", (15, 1, 20, 5)), ("cat", (5, 3, 12, 6))]
+
+
+def test_names_that_are_alike_and_a_filename_that_differs_are_reported(tmp_path):
+    data = dataset(tmp_path, thing("cat"), thing("Cat ", (1, 1, 20, 10)), filename="other.jpg")
+    report = check(data, "voc")
+    assert [(issue.code, issue.message) for issue in report.issues] == [
+        ("filename-differs", "it says other.jpg"),
+        ("labels-alike", "'Cat' and 'cat' are different classes"),
+    ]
+    for name in ("a.jpg", "C:\\photos\\a.png", "a", ""):
+        assert not check(dataset(tmp_path, thing("cat"), filename=name), "voc").issues

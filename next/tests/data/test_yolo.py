@@ -56,7 +56,7 @@ def test_boxes_belong_to_the_upright_image(tmp_path):
     stream = io.BytesIO()
     Image.new("RGB", (20, 10)).save(stream, "JPEG", exif=exif)
     folder = fill(tmp_path, {"images/a.jpg": stream.getvalue(), "labels/a.txt": "0 5 10 2 4\n"})
-    sample = read(folder, on_error={"pixel-coordinates": "repair"})[0]
+    sample = read(folder, on_error={"pixel-coordinates": "repair"}, pixels="centre")[0]
     assert sample["image"].shape == (20, 10, 3)
     assert sample["boxes"].tolist() == pytest.approx(np.array([[0.5, 0.5, 0.2, 0.2]]))
     assert "10 x 20" in check(folder).errors[0].message
@@ -141,11 +141,12 @@ def test_every_repair_can_be_made_an_error(tmp_path, code):
 
 def test_pixels_are_repaired_if_asked_for(tmp_path):
     flat(tmp_path, a="0 10 5 4 2\n")
+    with pytest.raises(SampleError, match="several ways"):
+        read(tmp_path, on_error={"pixel-coordinates": "repair"})[0]
     with pytest.raises(SampleError, match="looks like pixels"):
         read(tmp_path)[0]
-    assert read(tmp_path, on_error={"pixel-coordinates": "repair"})[0]["boxes"].tolist() == pytest.approx(
-        np.array([[0.5, 0.5, 0.2, 0.2]])
-    )
+    sample = read(tmp_path, on_error={"pixel-coordinates": "repair"}, pixels="centre")[0]
+    assert sample["boxes"].tolist() == pytest.approx(np.array([[0.5, 0.5, 0.2, 0.2]]))
     with pytest.raises(UsageError, match="middle"):
         read(tmp_path, pixels="middle")
 

@@ -38,8 +38,8 @@ def test_a_clean_dataset_is_copied_byte_for_byte(tmp_path, fixed):
 REPAIRS = {
     "0 0.9 0.5 0.4 0.2": "0 0.85 0.5 0.3 0.2",  # reaches beyond the border
     "0,0.5,0.5,0.2,0.2": "0 0.5 0.5 0.2 0.2",
-    "1 10 5 4 2": "1 0.5 0.5 0.2 0.2",  # pixels of an image of 20 x 10
-    "1 0.5 0.5 0.20 0.2": None,  # the same again
+    "1 10 5 16 4": "1 0.5 0.5 0.8 0.4",  # pixels of an image of 20 x 10
+    "1 0.5 0.5 0.80 0.4": None,  # the same again
     "0 nan 0.5 0.1 0.1": None,
     "0 1 2": None,
     "7 0.5 0.5 0.1 0.1": None,
@@ -65,6 +65,22 @@ def test_pixels_are_read_in_the_way_that_fits_every_row(tmp_path, fixed):
     files, _ = fixed(flat(tmp_path / "set", a="0 12 2 19 9\n", b="0 2 2 6 8\n"))  # only as corners
     assert boxes(files, "labels/a.txt") == [pytest.approx([0, 15.5 / 20, 0.55, 7 / 20, 0.7])]
     assert boxes(files, "labels/b.txt") == [pytest.approx([0, 0.2, 0.5, 0.2, 0.6])]
+
+
+def test_pixels_that_could_be_read_in_two_ways_are_never_guessed(tmp_path, fixed):
+    data = flat(tmp_path / "set", a="0 10 5 4 2\n", b=BOX)  # as the centre or as the top left corner
+    report = check(data)
+    assert [issue.message for issue in report.issues if issue.code == "pixels-ambiguous"] == [
+        "1 row in pixels, such as this, fit as centre or top-left"
+    ]
+    files, changes = fixed(data)
+    assert "labels/a.txt" not in files and "labels/b.txt" in files
+    assert any("it fits as centre or top-left: leaves the row out" in line for line in changes)
+
+
+def test_pixels_are_read_in_the_way_that_was_given(tmp_path, fixed):
+    files, _ = fixed(flat(tmp_path / "set", a="0 10 5 4 2\n", b=BOX), pixels="top-left")
+    assert boxes(files, "labels/a.txt") == [pytest.approx([0, 0.6, 0.6, 0.2, 0.2])]
 
 
 def test_classes_are_never_shifted_on_a_guess(tmp_path, fixed):

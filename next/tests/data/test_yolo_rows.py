@@ -124,7 +124,7 @@ def test_boxes_and_polygons_may_be_in_one_file():
 
 
 def test_pixels_are_recognized_and_divided_by_the_size():
-    labels, issues = read("0 320 240 64 48\n0 100 4 64 0.8\n", size=(640, 480))
+    labels, issues = read("0 320 240 64 48\n0 100 4 64 0.8\n", size=(640, 480), pixels="centre")
     assert [issue.code for issue in issues] == ["pixel-coordinates"] * 2
     assert "640 x 480" in issues[0].message
     assert labels.objects[0].box == pytest.approx((0.5, 0.5, 0.1, 0.1))
@@ -132,10 +132,10 @@ def test_pixels_are_recognized_and_divided_by_the_size():
 
 def test_pixels_that_fit_only_as_corners_say_so():
     conventions = set(PIXEL_CONVENTIONS)
-    labels, issues = read("0 300 200 620 470\n", size=(640, 480), conventions=conventions)
+    labels, issues = read("0 300 200 620 470\n", size=(640, 480), conventions=conventions, pixels="centre")
     assert conventions == {"corners"} and "corners" in issues[0].message
     assert [issue.code for issue in issues] == ["pixel-coordinates", "pixels-unfit"] and not labels.objects
-    for pixels in ("corners", None):
+    for pixels in ("corners", "", None):
         labels, _ = read("0 300 200 620 470\n", size=(640, 480), pixels=pixels)
         assert labels.objects[0].box == pytest.approx((460 / 640, 335 / 480, 320 / 640, 270 / 480))
     read("0 620 460 20 10\n", size=(640, 480), conventions=conventions)

@@ -108,7 +108,12 @@ def test_layers_that_read_the_same_activation():
     maker = Maker(x=(2, 3, 8))
     flat = maker.node("reshape", maker.node("cast", "x"), shape=(6, 8))
     other = maker.node("reshape", "x", shape=(2, 24))
-    outputs = [maker.linear("q", "x", 4), maker.linear("k", flat, 4), maker.linear("o", other, 4), maker.linear("v", "x", 4)]
+    outputs = [
+        maker.linear("q", "x", 4),
+        maker.linear("k", flat, 4),
+        maker.linear("o", other, 4),
+        maker.linear("v", "x", 4),
+    ]
     groups = shared_inputs(maker.graph(*outputs))
     assert [[layer.weight for layer in group] for group in groups] == [["q.weight", "k.weight", "v.weight"]]
 

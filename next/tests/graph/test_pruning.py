@@ -23,7 +23,10 @@ def test_a_residual_sum_couples_what_it_adds():
     y = maker.linear("head", maker.node("reduce", x, fn="mean", axes=(2, 3), keepdims=False), 5)
     edit, families = removed(maker.graph(y), maker.sample())
     assert sizes(families) == {("stem.weight", "b.weight"): 8, ("a.weight",): 6}
-    assert len(edit.keep["stem.weight", 0]) == 4 and edit.keep["head.weight", 1].tolist() == edit.keep["b.weight", 0].tolist()
+    assert (
+        len(edit.keep["stem.weight", 0]) == 4
+        and edit.keep["head.weight", 1].tolist() == edit.keep["b.weight", 0].tolist()
+    )
     assert edit.shapes["n0"] == (2, 4, 6, 6)
 
 
@@ -54,7 +57,9 @@ def test_concatenated_sliced_and_reordered_channels():
     part = maker.node("slice", joined, axis=1, start=1, stop=9, step=1)
     turned = maker.node("gather", part, axis=1, indices=(7, 6, 5, 4, 3, 2, 1, 0))
     one, two = maker.node("split", turned, outputs=2, axis=1, sizes=(3, 5))
-    edit, _ = removed(maker.graph(maker.conv("c", one, 2, 3, 1, 1), maker.conv("d", two, 2, 5, 1, 1)), maker.sample(), 0.4)
+    edit, _ = removed(
+        maker.graph(maker.conv("c", one, 2, 3, 1, 1), maker.conv("d", two, 2, 5, 1, 1)), maker.sample(), 0.4
+    )
     assert {"n3", "n4", "n5"} >= edit.attrs.keys() and edit.attrs["n5"]["sizes"] != (3, 5)
 
 
@@ -73,7 +78,7 @@ def test_heads_of_grouped_queries(spelled):
     else:
         mixed = maker.node("attention", q, k, v, scale=None, causal=False)
     flat = maker.node("reshape", maker.node("transpose", mixed, perm=(0, 2, 1, 3)), shape=(2, 5, 12))
-    edit, families = removed(maker.graph(maker.linear("o", flat, 8)), maker.sample())
+    _, families = removed(maker.graph(maker.linear("o", flat, 8)), maker.sample())
     (family,) = families
     assert family.size == 2
     counts = {use.constant: int((use.index == 0).sum()) for use in family.uses if use.role != "vector"}
@@ -156,6 +161,16 @@ def test_what_an_opaque_node_reads_is_kept():
     assert prune_families(Graph(("x",), ("z",), (*graph.nodes, node), values, graph.constants)) == ()
 
 
+def test_indices_beside_values_are_kept():
+    maker = Maker(x=(2, 5, 8))
+    hidden = maker.linear("a", "x", 6)
+    graph = maker.graph(maker.linear("b", maker.node("reduce", hidden, fn="max", axes=(1,), keepdims=True), 3))
+    nodes = [Node(n.name, n.op, n.inputs, (*n.outputs, "at"), n.attrs) if n.op == "reduce" else n for n in graph.nodes]
+    values = {**graph.values, "at": Value("at", (2, 1, 6), "int64")}
+    assert len(prune_families(Graph(("x",), graph.outputs, tuple(nodes), values, graph.constants))) == 1
+    assert prune_families(Graph(("x",), (*graph.outputs, "at"), tuple(nodes), values, graph.constants)) == ()
+
+
 def test_a_layer_never_loses_all_channels():
     maker = Maker(x=(2, 8))
     analysis = PruneAnalysis(maker.graph(maker.linear("b", maker.linear("a", "x", 6), 3)))
@@ -170,5 +185,7 @@ def test_a_family_that_is_not_closed_is_rejected():
     graph = maker.graph(maker.linear("b", maker.linear("a", "x", 6), 3))
     (family,) = prune_families(graph)
     leaking = type(family)(family.size, tuple(use for use in family.uses if use.role != "in"))
-    accepted, rejected = check_removable([leaking, family], lambda e: run(apply(graph, e), maker.values), tolerance=1e-9)
+    accepted, rejected = check_removable(
+        [leaking, family], lambda e: run(apply(graph, e), maker.values), tolerance=1e-9
+    )
     assert accepted == (family,) and rejected[0].family is leaking and rejected[0].difference > 0.01

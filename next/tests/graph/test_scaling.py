@@ -50,11 +50,16 @@ def one(op, *more, **attrs):
     return lambda maker, c: maker.node(op, c, *more, **attrs)
 
 
+def gate(maker):
+    mean = maker.node("reduce", "x", fn="mean", axes=(1, 2, 3), keepdims=True)
+    return maker.node("unary", mean, fn="sigmoid")
+
+
 PASSED = {
     "nothing": (lambda maker, c: c, SAME),
     "relu": (one("relu"), SAME),
     "leaky relu": (one("leaky_relu", slope=0.2), SAME),
-    "prelu": (lambda m, c: m.node("prelu", c, m.weight("s", 6)), SAME),
+    "prelu": (lambda m, c: m.node("prelu", c, m.weight("s", 6, 1, 1)), SAME),
     "abs": (one("abs"), SAME),
     "max pool": (one("max_pool", data="NCHW", kernel=(2, 2)), SAME),
     "average pool": (one("avg_pool", data="NCHW", kernel=(2, 2)), SAME),
@@ -69,10 +74,7 @@ PASSED = {
     "padding with zeros": (one("pad", pads=((0, 0), (0, 0), (1, 1), (1, 1)), value=0.0), SAME),
     "a constant added behind": (lambda m, c: m.node("sub", m.node("relu", c), m.weight("k", 1, 6, 1, 1)), SAME),
     "positions added behind": (lambda m, c: m.node("add", m.node("relu", c), m.weight("k", 6, 6, 6)), SAME),
-    "a factor that others compute": (
-        lambda m, c: m.node("mul", c, m.node("unary", m.node("reduce", "x", fn="mean", axes=(1, 2, 3), keepdims=True), fn="sigmoid")),
-        SAME,
-    ),
+    "a factor that others compute": (lambda m, c: m.node("mul", c, gate(m)), SAME),
     "flipped": (one("gather", axis=1, indices=(5, 4, 3, 2, 1, 0)), SAME[::-1]),
 }  # fmt: skip
 
@@ -108,7 +110,13 @@ def test_what_a_factor_does_not_pass(name):
     y = maker.conv("b", middle, 5, channels, 1, 1)
     graph = maker.graph(y)
     if name == "a cast to integers":
-        graph = Graph(graph.inputs, graph.outputs, graph.nodes, {**graph.values, middle: Value(middle, graph.dims(middle), "int64")}, graph.constants)
+        graph = Graph(
+            graph.inputs,
+            graph.outputs,
+            graph.nodes,
+            {**graph.values, middle: Value(middle, graph.dims(middle), "int64")},
+            graph.constants,
+        )
     if name == "a quantizer":
         nodes = [Node(n.name, "fake_quantize", n.inputs, n.outputs) if n.op == "identity" else n for n in graph.nodes]
         graph = Graph(graph.inputs, graph.outputs, tuple(nodes), graph.values, graph.constants)
@@ -240,6 +248,7 @@ def test_of_two_free_factors_one_stays():
 
 def attention(maker, x, *, kv=4, fused=False, spelled=True):
     """Attention of 4 heads of 2 channels, with `kv` heads of keys and values."""
+
     def heads(value, count):
         return maker.node("transpose", maker.node("reshape", value, shape=(2, 5, count, 2)), perm=(0, 2, 1, 3))
 
@@ -267,7 +276,9 @@ def test_attention(kv, values, spelled):
     norm = maker.node("layer_norm", "x", maker.weight("g", 8), maker.weight("s", 8), axes=(2,), eps=1e-5)
     y = attention(maker, norm, kv=kv, spelled=spelled)
     families = families_of(maker, y)
-    shown = {tuple((use.constant, use.role, use.sign) for use in family.uses if use.role != "vector") for family in families}
+    shown = {
+        tuple((use.constant, use.role, use.sign) for use in family.uses if use.role != "vector") for family in families
+    }
     assert shown == {
         (("g", "out", 1), ("q.weight", "in", -1), ("k.weight", "in", -1), ("v.weight", "in", -1)),
         (("q.weight", "out", 1), ("k.weight", "out", -1)),
@@ -309,7 +320,15 @@ def test_batch_and_group_norms():
     a = maker.conv("a", "x", 6, 4, 1, 1)
     four = [maker.constant(f"bn{i}", np.random.default_rng(i).uniform(0.5, 2, 6)) for i in range(4)]
     b = maker.node("relu", maker.node("batch_norm", a, *four, axis=1, eps=1e-5))
-    g = maker.node("group_norm", maker.conv("c", b, 4, 6, 1, 1), maker.weight("gw", 4), maker.weight("gb", 4), axis=1, groups=2, eps=1e-5)
+    g = maker.node(
+        "group_norm",
+        maker.conv("c", b, 4, 6, 1, 1),
+        maker.weight("gw", 4),
+        maker.weight("gb", 4),
+        axis=1,
+        groups=2,
+        eps=1e-5,
+    )
     families = families_of(maker, maker.conv("d", g, 2, 4, 1, 1))
     assert [str(family) for family in families] == [
         "6 x a.weight +out, a.bias +vector, bn0 -in, bn2 +vector",
@@ -322,7 +341,9 @@ def test_a_layer_that_is_called_twice_scales_alike_both_times():
     maker = Maker(x=(2, 5, 8), z=(2, 5, 8))
     up, down = maker.weight("up", 6, 8), maker.weight("down", 3, 6)
     outputs = [
-        maker.node("matmul", maker.node("relu", maker.node("matmul", name, up, transpose_b=True)), down, transpose_b=True)
+        maker.node(
+            "matmul", maker.node("relu", maker.node("matmul", name, up, transpose_b=True)), down, transpose_b=True
+        )
         for name in ("x", "z")
     ]
     (family,) = families_of(maker, maker.node("add", *outputs))
@@ -357,7 +378,10 @@ def test_stacked_experts():
     maker = Maker(x=(2, 5, 8), ids=(4,))
     maker.values["ids"] = np.array([2, 0, 1, 2])
     tokens = maker.node("reshape", maker.node("slice", "x", axis=1, start=0, stop=2, step=1), shape=(4, 1, 8))
-    up, down = (maker.node("gather", maker.weight(name, *shape), "ids", axis=0) for name, shape in (("up", (3, 6, 8)), ("down", (3, 8, 6))))
+    up, down = (
+        maker.node("gather", maker.weight(name, *shape), "ids", axis=0)
+        for name, shape in (("up", (3, 6, 8)), ("down", (3, 8, 6)))
+    )
     hidden = maker.node("relu", maker.node("matmul", tokens, up, transpose_b=True))
     graph = maker.graph(maker.node("matmul", hidden, down, transpose_b=True))
     (family,) = scale_families(graph)

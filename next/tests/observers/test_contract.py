@@ -246,7 +246,8 @@ def test_public_names_and_parameters():
     from fewbit import QuantizationSpec
 
     for name in (
-        "PerTensorMinMax", "PerChannelMinMax", "PerGroupMinMax", "PerTensorHistogram", "PerTensorPercentile", "PerTensorMSE",
+        "PerTensorMinMax", "PerChannelMinMax", "PerGroupMinMax",
+        "PerTensorHistogram", "PerTensorPercentile", "PerTensorMSE",
     ):  # fmt: skip
         cls = getattr(fewbit, f"{name}Observer")
         spec = QuantizationSpec("int8", observer_cls=cls, group_size=32 if "Group" in name else None)

@@ -33,6 +33,7 @@ def round_columns(
     *,
     group: int,
     integer: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Round a weight column by column and let later columns make up for the errors of earlier ones.
 
@@ -45,11 +46,12 @@ def round_columns(
         feedback: [in, in], from `feedback_matrix`, in that order.
         group: columns that share a scale; the last group may be short.
         integer: lowest and highest integer, if the grid is a range of integers: a GPU then uses one kernel per panel.
+        mask: [out, in], false for elements of a pruned weight that stay zero; the others compensate for them too.
 
     Returns:
         The rounded weight [out, in], on the grid.
     """
-    fused = integer is not None and weight.is_cuda and find_spec("triton") is not None
+    fused = integer is not None and mask is None and weight.is_cuda and find_spec("triton") is not None
     columns = weight.shape[1]
     near = weight.T[order].contiguous()  # [in, out]: a column is contiguous
     values = torch.empty_like(near)
@@ -64,7 +66,8 @@ def round_columns(
 
             values[start:stop], errors = round_panel(near[start:stop], base, step, zero, inside, integer)
         else:
-            values[start:stop], errors = _round_panel(near[start:stop], base, step, zero, inside, rounding)
+            present = None if mask is None else mask.T[order[start:stop]]
+            values[start:stop], errors = _round_panel(near[start:stop], base, step, zero, inside, rounding, present)
         if stop < columns:
             near[stop:].addmm_(feedback[start:stop, stop:].T, errors)
     result = torch.empty_like(values)
@@ -87,9 +90,8 @@ def column_order(hessian: Tensor, group: int) -> Tensor:
 def feedback_matrix(hessian: Tensor, order: Tensor, damping: float) -> Tensor:
     """U - I of H + damping · mean(diag H) · I = U D Uᵀ with columns in their order: [in, in], strictly upper triangular."""
     reverse = order.flip(0)
-    lower = damped_cholesky(hessian[reverse][:, reverse], damping)
-    upper = lower.flip(0, 1)
-    return (upper / upper.diagonal()).triu_(1)
+    upper = damped_cholesky(hessian[reverse][:, reverse], damping).flip(0, 1)
+    return upper.div_(upper.diagonal().clone()).triu_(1)
 
 
 def damped_cholesky(matrix: Tensor, damping: float) -> Tensor:
@@ -106,16 +108,20 @@ def damped_cholesky(matrix: Tensor, damping: float) -> Tensor:
         if not failed.item():
             return factor
         del factor
-    return torch.linalg.cholesky(matrix.double()).float()
+    wide = matrix.double()
+    torch.linalg.cholesky(wide, out=wide)  # in place: a wide layer's matrix takes gigabytes
+    return wide.float()
 
 
 def _round_panel(
-    near: Tensor, base: Tensor, step: Tensor, zero: Tensor, feedback: Tensor, rounding: Rounding
+    near: Tensor, base: Tensor, step: Tensor, zero: Tensor, feedback: Tensor, rounding: Rounding, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Values and errors of a panel, all [columns, out]."""
     values, errors = torch.empty_like(near), torch.empty_like(near)
     for k in range(len(near)):
         column = near[k] if k == 0 else torch.addmv(near[k], errors[:k].T, feedback[:k, k])
         values[k] = rounding((column / step[k]).add_(zero[k])).sub_(zero[k]).mul_(step[k])
+        if mask is not None:
+            values[k] *= mask[k]
         errors[k] = base[k] - values[k]
     return values, errors

@@ -15,8 +15,9 @@ from fewbit.algorithms._base import LayerProblem
 from fewbit.algorithms._scale_search import search_scales
 from fewbit.errors import DataError, require
 from fewbit.numerics.grid import QuantizationGrid
-from fewbit.numerics.quantize import fake_quantize
 from fewbit.numerics.qtensor import QTensor
+from fewbit.numerics.quantize import fake_quantize
+from fewbit.numerics.sparsity import is_pruned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,7 @@ class Gptq:
     """Rounding with error feedback, in torch."""
 
     name = "gptq"
+    stage = "weight"
     statistics = frozenset({"hessian"})
     requires = "torch"
     settings: Mapping[str, Any] = {"damping": 0.1, "pull": 0.5}
@@ -53,7 +55,9 @@ class Gptq:
                 hint="{ignore=" + problem.name + "}, or compute in float32",
             )  # fmt: skip
         target = self._target(problem, weight, hessian, pull)
-        return _solve(problem, target, hessian, damping)
+        mask = weight != 0
+        pruned = is_pruned(int((~mask).sum()), mask.numel()) and not problem.grid.free_zero
+        return _solve(problem, target, hessian, damping, mask if pruned else None)
 
     def _target(self, problem: LayerProblem, weight: Tensor, hessian: Tensor, pull: float) -> Tensor:
         """The weight whose outputs are nearest to the float model's."""
@@ -72,11 +76,12 @@ class Gptq:
         return weight + torch.cholesky_solve(gap.T, problem.shared["pull"]).T
 
 
-def _solve(problem: LayerProblem, weight: Tensor, hessian: Tensor, damping: float) -> QTensor:
+def _solve(problem: LayerProblem, weight: Tensor, hessian: Tensor, damping: float, mask: Tensor | None) -> QTensor:
     from fewbit.algorithms._columns import column_order, feedback_matrix, round_columns
 
     grid = problem.grid
-    qparams = search_scales(weight, grid, hessian.diagonal(), problem.shared.get("global_scale"))
+    present = weight if mask is None else weight * mask
+    qparams = search_scales(present, grid, hessian.diagonal(), problem.shared.get("global_scale"))
     height, width = qparams.block
     if "feedback" not in problem.shared:
         order = column_order(hessian, width)
@@ -88,7 +93,7 @@ def _solve(problem: LayerProblem, weight: Tensor, hessian: Tensor, damping: floa
     values = round_columns(
         weight, step, zero, _rounding(grid), problem.shared["order"], problem.shared["feedback"],
         group=width,
-        integer=(int(grid.dtype.lowest), int(grid.dtype.highest)) if grid.dtype.is_integer else None,
+        integer=(int(grid.dtype.lowest), int(grid.dtype.highest)) if grid.dtype.is_integer else None, mask=mask,
     )  # fmt: skip
     return QTensor.encode(values, qparams)
 

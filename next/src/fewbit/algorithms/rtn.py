@@ -13,9 +13,10 @@ from fewbit.numerics.quantize import qparams_from_min_max
 
 
 class RoundToNearest:
-    """Needs no data."""
+    """Rounds to nearest, with scales from the extremes; needs no data."""
 
     name = "rtn"
+    stage = "weight"
     statistics: frozenset[str] = frozenset()
     requires = None
     settings: Mapping[str, Any] = {}

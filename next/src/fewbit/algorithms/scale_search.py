@@ -12,9 +12,10 @@ from fewbit.numerics.qtensor import QTensor
 
 
 class ScaleSearch:
-    """Runs with and without data."""
+    """Rounds to nearest, with scales of least error; data is optional."""
 
     name = "scale_search"
+    stage = "weight"
     statistics: frozenset[str] = frozenset()
     requires = None
     settings: Mapping[str, Any] = {}

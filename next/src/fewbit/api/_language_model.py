@@ -9,8 +9,9 @@ from typing import Any
 
 from fewbit import registry
 from fewbit.algorithms._base import LayerProblem, WeightAlgorithm
-from fewbit.backends._base import BlockBackend
+from fewbit.backends._base import BlockBackend, Inputs
 from fewbit.checkpoints._base import CheckpointFormat, CheckpointJob, NamedTensor
+from fewbit.checkpoints._verification import Fingerprint, verify, write_noting
 from fewbit.errors import ModelError, UsageError, plural, require
 from fewbit.evaluation.tokens import TokenComparison
 from fewbit.numerics.qtensor import QTensor
@@ -23,6 +24,8 @@ from fewbit.record.schema import Record
 
 JOURNAL = "journal"
 """The folder of finished blocks in the working folder."""
+_FEW_TOKENS, _FEW_SEQUENCES = 16_384, 8
+"""Below these the user is warned: calibration is thin, or the verdict is."""
 _BATCH = 8
 """Sequences per forward pass: a GPU sees large products, a CPU is half as fast with one."""
 
@@ -66,10 +69,24 @@ def quantize_language_model(
     weights = backend.weight_files(source)
     plan = make_plan(
         backend.linear_layers(source), preset, options["ignore"], group_size=options.get("group_size"),
-        refusal=lambda kind: next((reason for checkpoint in checkpoints if (reason := checkpoint.refusal(kind))), None),
-        head=next((checkpoint.float_head for checkpoint in checkpoints if checkpoint.float_head), ""),
+        formats=checkpoints,
     )  # fmt: skip
     record.layers = [entry.row() for entry in plan.layers]
+    job = CheckpointJob(source, {entry.layer.name: entry.format for entry in plan.layers})
+    if preset.is_gguf or preset.name in ("fp16", "bf16"):
+        keep = frozenset(entry.layer.weight for entry in plan.layers if not entry.quantized)
+        job = CheckpointJob(source, {}, preset=preset.name, keep=keep)
+    for checkpoint in checkpoints:
+        checkpoint.check(job)
+    if job.preset:
+        if samples is not None:
+            run.warn(
+                "types of GGUF are chosen without data, and their result is not measured yet", code="gguf-data",
+                hint="run it in llama.cpp; or {preset=w4a16} with {format=gguf}, which uses the data",
+            )  # fmt: skip
+        run.begin([("write", 60), ("verify", 5)])
+        _write(run, record, weights, {}, {}, checkpoints, job, folder.work)
+        return
     has_data = samples is not None and bool(samples.calibration)
     algorithm = _algorithm(options.get("algorithm", "auto"), has_data=has_data)
     journal = Journal(folder.work / JOURNAL, _job(record, plan, algorithm, options))
@@ -78,7 +95,9 @@ def quantize_language_model(
         _quantize_tensors(run, weights, plan, algorithm, journal)
     else:
         _quantize_with_data(run, record, backend, source, plan, algorithm, journal, samples, options)
-    _write(run, record, weights, plan, checkpoints, journal, folder.work, source)
+    layers = {entry.layer.weight: entry.layer.name for entry in plan.layers if entry.format is not None}
+    _write(run, record, weights, layers, journal.tensors(), checkpoints, job, folder.work)
+    journal.remove()
 
 
 def _algorithm(name: str, *, has_data: bool) -> WeightAlgorithm:
@@ -86,6 +105,12 @@ def _algorithm(name: str, *, has_data: bool) -> WeightAlgorithm:
     if name == "auto":
         name = "gptq" if has_data else "scale_search"
     algorithm: WeightAlgorithm = registry.get("algorithms", name, param="algorithm")
+    if algorithm.stage != "weight":
+        known = [other for other, member in registry.members("algorithms").items() if member.stage == "weight"]
+        raise UsageError(
+            f"{name} does not round the weights of language models", code="algorithm-stage", param="algorithm",
+            expected=", ".join(known), hint="{algorithm=gptq}",
+        )  # fmt: skip
     if algorithm.statistics and not has_data:
         raise UsageError(
             f"{name} needs calibration data", code="data-required", param="algorithm",
@@ -119,12 +144,11 @@ def _quantize_with_data(
     size = options.get("batch_size") or _BATCH
     with run.phase("load") as bar:
         batches = [batch.inputs for batch in samples.adapter.batches(samples.calibration, size)]
-        held_out = [batch.inputs for batch in samples.adapter.batches(samples.held_out, size)]
+        held_out = [batch.inputs for batch in samples.adapter.batches(samples.held_out, size)] if samples.held_out else []
         formats = {entry.layer.name: entry.format for entry in plan.layers if entry.format is not None}
-        stream = backend.block_stream(
-            source, batches, held_out, device=options.get("device", "auto"), formats=formats
-        )
+        stream = backend.block_stream(source, batches, held_out, device=options.get("device", "auto"), formats=formats)
         bar.detail = plural(sum(len(batch["input_ids"]) for batch in batches), "sequence")
+    _warn_of_little_data(run, batches, held_out)
     try:
         grids = {name: kind.weight for name, kind in formats.items()}
         with run.phase("quantize", len(stream), "block") as bar:
@@ -140,6 +164,21 @@ def _quantize_with_data(
             record.quality = comparison.facts()
     finally:
         stream.close()
+
+
+def _warn_of_little_data(run: Run, batches: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
+    tokens = sum(batch["input_ids"].size for batch in batches)
+    if tokens < _FEW_TOKENS:
+        run.warn(
+            f"{plural(tokens, 'calibration token')} are few for a language model", code="few-tokens",
+            hint="more texts, {samples=300} and {max_length=512}",
+        )  # fmt: skip
+    sequences = sum(len(batch["input_ids"]) for batch in held_out)
+    if 0 < sequences < _FEW_SEQUENCES:
+        run.warn(
+            f"{plural(sequences, 'held-out sequence')} say little: the interval of the perplexity is wide",
+            code="few-held-out", hint="more texts, a smaller {max_length}, or {validation}",
+        )  # fmt: skip
 
 
 def _quantize_tensors(run: Run, weights: Any, plan: Plan, algorithm: WeightAlgorithm, journal: Journal) -> None:
@@ -159,34 +198,38 @@ def _write(
     run: Run,
     record: Record,
     weights: Any,
-    plan: Plan,
+    layers: Mapping[str, str],
+    quantized: Mapping[str, QTensor],
     checkpoints: Sequence[CheckpointFormat],
-    journal: Journal,
+    job: CheckpointJob,
     work: Path,
-    source: Path,
 ) -> None:
     """Write each checkpoint and compare what its reader decodes with what was meant, tensor by tensor."""
-    layers = {entry.layer.weight: entry.layer.name for entry in plan.layers if entry.format is not None}
-    job = CheckpointJob(source, {entry.layer.name: entry.format for entry in plan.layers})
-    quantized = journal.tensors()
     folders = {c.name: work / c.name.replace("_", "-") if len(checkpoints) > 1 else work for c in checkpoints}
     files: list[str] = []
+    written: dict[str, dict[str, Fingerprint]] = {}
     with run.phase("write", len(checkpoints), "format") as bar:
         for checkpoint in bar.track(checkpoints):
             folder = folders[checkpoint.name]
             folder.mkdir(exist_ok=True)
-            names = checkpoint.write(folder, _tensors(weights, layers, quantized), job)
+            names, written[checkpoint.name] = write_noting(checkpoint, folder, _tensors(weights, layers, quantized), job)
             files += [str((folder / name).relative_to(work)) for name in names]
     with run.phase("verify", len(checkpoints), "format") as bar:
         for checkpoint in bar.track(checkpoints):
-            checked = _verify(weights, layers, quantized, checkpoint.read(folders[checkpoint.name]))
+            checked = verify(checkpoint, folders[checkpoint.name], written[checkpoint.name])
         bar.detail = f"read back: {checked} of {checked} tensors as they were meant"
-    journal.remove()
     record.verification = {"read_back": True, "tensors": checked, "files": files}
+    omitted = sorted(set(weights) - set(written[checkpoints[-1].name]))
+    if omitted:
+        record.verification["omitted"] = omitted  # buffers that the runtime computes
     record.size = {
-        "original": sum(file.stat().st_size for file in source.glob("*.safetensors")),
+        "original": sum(file.stat().st_size for file in _weight_files(job.source)),
         "result": sum(file.stat().st_size for file in folders[checkpoints[0].name].iterdir() if _holds_weights(file)),
     }
+
+
+def _weight_files(source: Path) -> list[Path]:
+    return [source] if source.is_file() else list(source.glob("*.safetensors"))
 
 
 def _holds_weights(file: Path) -> bool:
@@ -200,39 +243,3 @@ def _tensors(weights: Any, layers: Mapping[str, str], quantized: Mapping[str, QT
             yield NamedTensor(name, quantized[layers[name]], layers[name])
         else:
             yield NamedTensor(name, weights.read(name))
-
-
-def _verify(
-    weights: Any, layers: Mapping[str, str], quantized: Mapping[str, QTensor], decoded: Iterable[tuple[str, Any]]
-) -> int:
-    """Compare what a reader decodes with what was meant; returns how many tensors were compared.
-
-    Raises:
-        ModelError: a tensor is missing, unknown, or has other values.
-    """
-    import torch
-
-    left = set(weights)
-    for name, values in decoded:
-        if name not in left:
-            raise _wrong_file(name, "is not in the source")
-        left.remove(name)
-        if name in layers:
-            tensor = quantized[layers[name]]
-            wanted = tensor.dequantize()
-            # a file holds the reciprocal of a global scale
-            same = torch.allclose(values, wanted, rtol=1e-6) if tensor.grid.two_level else torch.equal(values, wanted)
-        else:
-            same = torch.equal(values, weights.read(name))
-        if not same:
-            raise _wrong_file(name, "reads back with other values")
-    if left:
-        raise _wrong_file(min(left), "is missing")
-    return len(list(weights))
-
-
-def _wrong_file(name: str, problem: str) -> ModelError:
-    return ModelError(
-        f"the tensor {name} of the result {problem}", code="verification", expected="what was written",
-        hint="report this as a bug",
-    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from fewbit.api.options import checked, refuse_later
 from fewbit.data.dataset import Dataset
-from fewbit.data.opening import ReadingOptions, open_samples, scan_source
+from fewbit.data.opening import ReadingOptions, exists, local_path, open_samples, scan_source
 from fewbit.data.tasks import TASK_KEYS, find_task
 from fewbit.data.types import Action, DataReport, SampleError
 from fewbit.errors import UsageError
@@ -161,6 +161,10 @@ def _scan(data: Any, *, quick: bool, options: DataOptions) -> tuple[Dataset, Dat
     count, task = options.get("samples"), options.get("task")
     settings = reading_options(options) | {"depth": "index" if quick or count is not None else "full"}
     source, report = scan_source(data, **settings)
+    local = isinstance(data, str | Path) and exists(local_path(str(data)))
+    if count is not None and count >= len(source) and local and not quick:  # all of them: the complete check
+        count = None
+        source, report = scan_source(data, **settings | {"depth": "full"})
     report.facts.setdefault("samples", len(source))
     dataset = Dataset.of(source, report)
     if quick:

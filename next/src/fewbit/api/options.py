@@ -28,6 +28,7 @@ def checked(
         implied: options of the command that the function itself stands for.
     """
     table = {option.name: option for option in OPTIONS}
+    own = {option.name for option in options_of(command)}
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = _expanded(function, command)
@@ -38,7 +39,7 @@ def checked(
             positional = dict(zip(signature.parameters, args))
             config = kwargs.get("config")
             if isinstance(config, str | Path | Mapping):
-                settings = read_config(config, command)
+                settings = {name: value for name, value in read_config(config, command).items() if name in own}
                 kwargs.update({name: value for name, value in settings.items() if name not in {*positional, *kwargs}})
             errors: list[FewbitError] = []
             for name, value in kwargs.items():
@@ -66,7 +67,8 @@ def read_config(config: str | Path | Mapping[str, Any], command: str) -> dict[st
     from fewbit.settings import SettingsError, read_file
 
     settings = dict(config) if isinstance(config, Mapping) else read_file(config)
-    known = [option.name for option in options_of(command) if option.python and option.name != "config"]
+    options = options_of(command) + (options_of("quantize") if command == "plan" else [])  # a plan is for quantize
+    known = list(dict.fromkeys(option.name for option in options if option.python and option.name != "config"))
     problems = []
     for name in settings:
         if name not in known:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 import orjson
 import yaml
@@ -17,12 +17,14 @@ from fewbit.api._language_model import JOURNAL, load_result, quantize_language_m
 from fewbit.api.data import DataOptions, reading_options
 from fewbit.api.options import checked, refuse_later
 from fewbit.backends import find_backend
-from fewbit.backends._base import Backend, Model
+from fewbit.backends._base import Backend, BlockBackend, Model
 from fewbit.backends._headers import not_built
-from fewbit.config.presets import Preset
+from fewbit.backends._hub import local_model
+from fewbit.config.presets import GGUF_PRESETS, Preset, canonical_name
 from fewbit.data.dataset import FEW_CLASSES, LEAST_TO_HOLD_OUT, MOST_HELD_OUT, Dataset
 from fewbit.data.inputs import InputAdapter
 from fewbit.data.inputs.advisor import LEAST_SAMPLES
+from fewbit.data.inputs.modules import is_module
 from fewbit.data.opening import open_source
 from fewbit.data.types import Severity
 from fewbit.errors import UsageError, plural
@@ -90,12 +92,25 @@ def quantize(
     """
     run = Run(make_progress(progress))
     formats = [format] if isinstance(format, str) else list(format or ())
-    given = {"group_size": group_size, "algorithm": None if algorithm == "auto" else algorithm, "format": formats or None}
+    given = {
+        "group_size": group_size,
+        "algorithm": None if algorithm == "auto" else algorithm,
+        "format": formats or None,
+    }
     try:
+        if is_module(model):
+            from fewbit.api._modules import quantize_pytorch
+
+            more = {"ignore": ignore, "target": target, "device": device, "output": output}
+            module, record = quantize_pytorch(run, model, data, preset, config, validation, {**options, **given, **more})
+            return (module, record) if return_record else module
+        model = local_model(model)
         backend = find_backend(model)
         in_blocks = runs_in_blocks(backend, model)
         if not in_blocks:
             _refuse_for_graphs(backend, model, given, device)
+        if in_blocks and target is None and not formats and canonical_name(preset) in GGUF_PRESETS:
+            formats = ["gguf"]  # nothing else holds such types
         runtime = _target(backend, target, formats, in_blocks=in_blocks)
         chosen = runtime.resolve(preset)
         path = None if output is None else Path(output)
@@ -106,7 +121,9 @@ def quantize(
         record = Record("quantize")
         record.preset = {"given": preset, "resolved": chosen.name, "target": runtime.name}
         settings = {"preset": chosen.name, "ignore": list(ignore), "target": runtime.name, **given}
-        record.settings = plain({name: value for name, value in settings.items() if value is not None} | _plain(options))
+        record.settings = plain(
+            {name: value for name, value in settings.items() if value is not None} | _plain(options)
+        )
         _describe_model(run, record, info)
         name = chosen.name if preset == chosen.name else f"{preset} = {chosen.name}"
         run.line(f"  preset   {name}: {chosen.meaning}, for {runtime.title}")
@@ -117,7 +134,7 @@ def quantize(
             details = {**options, "ignore": ignore, "group_size": group_size, "algorithm": algorithm, "device": device}
             with _open_folder(run, path, overwrite, inputs, resume) as folder:
                 quantize_language_model(
-                    run, record, backend, Path(model), checkpoints, chosen, folder, samples=samples, options=details
+                    run, record, cast(BlockBackend, backend), Path(model), checkpoints, chosen, folder, samples=samples, options=details
                 )  # fmt: skip
                 record.output = folder.path.name
                 _finish(run, record)
@@ -159,10 +176,11 @@ def _target(backend: Backend, target: str | None, formats: Sequence[str], *, in_
     if target is None and formats:
         target = registry.get("checkpoints", formats[0], param="format").target
     runtime: Target = registry.get("targets", target or ("vllm" if in_blocks else backend.target), param="target")
-    if in_blocks and not runtime.format:
+    if in_blocks != bool(runtime.format):
+        kind, fitting = ("Hugging Face folders", "vllm") if in_blocks else (f"{backend.name} models", backend.target)
         raise UsageError(
-            f"{runtime.title} does not run Hugging Face folders", code="target-model", param="target",
-            expected="vllm, transformers or llama.cpp", hint="{target=vllm}",
+            f"{runtime.title} does not run {kind}", code="target-model", param="target", expected=fitting,
+            hint=f"{{target={fitting}}}",
         )  # fmt: skip
     return runtime
 

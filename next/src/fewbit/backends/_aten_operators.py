@@ -267,9 +267,21 @@ def _group_norm(call: Call) -> bool:
 # Elementwise.
 
 
-@translates("relu", "neg", "abs", "prelu")
+@translates("relu", "neg", "abs")
 def _same_name(call: Call) -> bool:
-    return call.emit(call.native, _some(call.name("self"), call.name("weight")))
+    return call.emit(call.native, (call.name("self"),))
+
+
+@translates("prelu")
+def _prelu(call: Call) -> bool:
+    """One slope, or one per channel, which is the second axis."""
+    data, slope = call.name("self"), call.name("weight")
+    axes = call.rank(data) - 2
+    if call.dims(slope) != (1,) and axes > 0:
+        column = call.temporary((*call.dims(slope), *(1,) * axes))
+        call.emit("reshape", (slope,), (column,))
+        slope = column
+    return call.emit("prelu", (data, slope))
 
 
 @translates("leaky_relu")

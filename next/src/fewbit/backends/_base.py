@@ -54,7 +54,7 @@ class ModuleLayer(Layer):
         groups: of a convolution.
         types: the names of its class and of those it inherits from.
         bias: the name of the bias, or `None`.
-        observable: whether its input passes a forward of its own.
+        observable: whether its own forward runs, so that its input can be observed.
         geometry: of a convolution: strides, padding (before, after) per axis, dilations, padding mode.
         reason: why its weight cannot be quantized; empty if it can.
     """

@@ -17,8 +17,8 @@ from typing import Any
 
 from fewbit.backends._base import Edit, Model
 from fewbit.backends._headers import describe_content, not_built, open_model_file, unreadable, with_batch_axes
-from fewbit.backends._sidecar import as_labels, read_sidecar_files
-from fewbit.model_info import Dim, ModelInfo, TensorInfo
+from fewbit.backends._sidecar import read_sidecar_files
+from fewbit.model_info import Dim, ModelInfo, TensorInfo, as_labels
 
 _TYPES = (
     "float32", "float16", "int32", "uint8", "int64", "str", "bool", "int16", "complex64", "int8", "float64",

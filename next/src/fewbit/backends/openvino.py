@@ -11,8 +11,8 @@ from xml.parsers import expat
 
 from fewbit.backends._base import Edit, Model
 from fewbit.backends._headers import describe_content, not_built, read_model_file, unreadable, with_batch_axes
-from fewbit.backends._sidecar import as_labels, numbers_in, on_unit_scale, read_sidecar_files
-from fewbit.model_info import Dim, ModelInfo, TensorInfo
+from fewbit.backends._sidecar import numbers_in, on_unit_scale, read_sidecar_files
+from fewbit.model_info import Dim, ModelInfo, TensorInfo, as_labels
 
 _MOST_BYTES = 256 << 20
 _DEEPEST = 64

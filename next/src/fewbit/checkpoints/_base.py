@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ class NamedTensor:
     layer: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CheckpointJob:
     """Everything a format needs besides the tensors.
 
@@ -51,6 +51,7 @@ class CheckpointJob:
         dtype: of the tensors that stay in float, such as "bfloat16"; `None` keeps each as it is.
         facts: for the model card and metadata.
         preset: a type of GGUF, fp16 or bf16 for tensors that arrive in float; empty to keep them as they are.
+        keep: names of tensors that stay as they are whatever the preset.
     """
 
     source: Path
@@ -58,14 +59,18 @@ class CheckpointJob:
     dtype: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     preset: str = ""
+    keep: Container[str] = frozenset()
 
 
 class StoredTensors(Protocol):
-    """The tensors of a checkpoint by the names of the float model; quantized ones are decoded when they are asked for."""
+    """The tensors of a checkpoint by the names of the float model; quantized ones are decoded when they are read."""
 
     path: Path
-    headers: Mapping[str, Mapping[str, Any]]
-    """Shape and dtype of each tensor, as the float model would have it."""
+
+    @property
+    def headers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Shape and dtype of each tensor, as the float model would have it."""
+        ...
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -79,8 +84,16 @@ class StoredTensors(Protocol):
         """The values of one tensor: as stored, or dequantized to float32."""
         ...
 
+    def quantized(self, name: str) -> bool:
+        """Whether a tensor is stored quantized."""
+        ...
+
     def qtensor(self, name: str) -> QTensor | None:
-        """The integers and scales of a quantized weight; `None` for others."""
+        """The integers and scales of a quantized weight; `None` for others, and where they have no such form."""
+        ...
+
+    def activation(self, name: str) -> QuantizationGrid | None:
+        """How the input of a layer is quantized at run time, by the name of its weight."""
         ...
 
     def config(self) -> dict[str, Any]:
@@ -107,15 +120,20 @@ class CheckpointFormat(Protocol):
         """Why it cannot hold such a layer, a weight of this shape; `None` if it can."""
         ...
 
+    def misfit(self, tensor: QTensor) -> str | None:
+        """Why it cannot hold these integers and scales as they are; `None` if it can."""
+        return None
+
     def check(self, job: CheckpointJob) -> None:
         """Refuse a model that it cannot hold; configuration, tokenizer and layers are looked at, no weight is read.
 
         Raises:
             ModelError: what it cannot hold, all reasons at once.
         """
+        return
 
-    def stored(self, tensor: NamedTensor, job: CheckpointJob) -> NamedTensor:
-        """The same tensor with the values that the files will have."""
+    def stored(self, tensor: NamedTensor, job: CheckpointJob) -> NamedTensor | None:
+        """The same tensor with the values that the files will have; `None` for buffers that runtimes compute."""
         return tensor
 
     def write(self, folder: Path, tensors: Iterable[NamedTensor], job: CheckpointJob) -> list[str]:

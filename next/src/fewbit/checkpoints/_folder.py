@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face folder: weights in safetensors files, `config.json`, and the files that tokenizers and processors need."""
+"""A Hugging Face folder: weights in safetensors files, `config.json`, files of tokenizers and processors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _COPIED = (
-    "generation_config.json", "chat_template*", "tokenizer*", "vocab*", "merges.txt", "*.model", "special_tokens_map.json",
-    "added_tokens.json", "*processor_config.json", "preprocessing.json",
+    "generation_config.json", "chat_template*", "tokenizer*", "vocab*", "merges.txt", "*.model",
+    "special_tokens_map.json", "added_tokens.json", "*processor_config.json", "preprocessing.json",
 )  # fmt: skip
 """Files next to the weights that readers need, copied unchanged; never code."""
 
@@ -56,13 +56,30 @@ def write_folder(
         else:
             shards.add(tensor.name, cast_float(tensor.value, job.dtype))
     files = shards.close()
-    config = read_config(job.source)
+    config, companions = _companions(job.source, folder)
     config["quantization_config"] = dict(quantization)
     if job.dtype is not None:
         config.pop("torch_dtype", None)
         config["dtype"] = job.dtype
     (folder / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
-    return [*files, "config.json", *copy_companions(job.source, folder)]
+    return [*files, "config.json", *companions]
+
+
+def _companions(source: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The configuration of the float model, and the files next to it; both lie inside a GGUF file."""
+    if source.suffix != ".gguf":
+        return read_config(source), copy_companions(source, folder)
+    from transformers import AutoTokenizer
+
+    from fewbit.checkpoints._open import open_weights
+
+    before = set(folder.iterdir())
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
+        tokenizer.save_pretrained(folder)
+    except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError, ImportError, OSError):
+        pass  # a file without a tokenizer, or one that transformers does not know: the result has none either
+    return open_weights(source).config(), sorted(file.name for file in set(folder.iterdir()) - before)
 
 
 def read_config(source: Path) -> dict[str, Any]:

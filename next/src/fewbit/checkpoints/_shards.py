@@ -21,12 +21,13 @@ _BUFFERED = 32 << 20
 """Smaller files are collected in memory and have no spaces."""
 _SMALL = 4096
 """Tensors below this size come last, so that large ones stay aligned in a memory-mapped file."""
-_DTYPES = {
+DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "int64": "I64", "int32": "I32", "int16": "I16",
     "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
     "complex64": "C64",
 }  # fmt: skip
+"""Names of PyTorch and of safetensors."""
 
 
 class ShardWriter:
@@ -101,7 +102,7 @@ class _Shard:
     def add(self, name: str, tensor: Tensor) -> None:
         self.bytes += tensor.nbytes
         # The place in the file follows later; the key keeps the order of arrival.
-        self.entries[name] = {"dtype": _DTYPES[str(tensor.dtype).removeprefix("torch.")], "shape": list(tensor.shape)}
+        self.entries[name] = {"dtype": DTYPES[str(tensor.dtype).removeprefix("torch.")], "shape": list(tensor.shape)}
         if tensor.nbytes < _SMALL or tensor.nbytes % 8:
             self._small.append((name, tensor))
         elif self._file is not None:

@@ -69,22 +69,31 @@ def encode_words(integers: Tensor, bits: int) -> Tensor:
     return packed.view(torch.int32)
 
 
-def half_scales(layer: str, tensor: QTensor, title: str) -> Tensor:
-    """The scales [out, groups] in float16.
+def refuse_scales(tensor: QTensor, title: str) -> str | None:
+    """Why such a format cannot hold the scales of a weight.
 
     Every bfloat16 from 2^-17 to 65280 is a float16.
+    """
+    import torch
+
+    scale = torch.as_tensor(tensor.qparams.scale)
+    rounded = scale.to(torch.float16).float()
+    if torch.equal(rounded, scale):
+        return None
+    return f"{title} files have float16 scales, and {float(scale[rounded != scale][0]):.6g} is none"
+
+
+def half_scales(layer: str, tensor: QTensor, title: str) -> Tensor:
+    """The scales [out, groups] in float16.
 
     Raises:
         ModelError: float16 does not have one of them.
     """
     import torch
 
-    scale = torch.as_tensor(tensor.qparams.scale)
-    half = scale.to(torch.float16)
-    if not torch.equal(half.float(), scale):
-        worst = float(scale[half.float() != scale].abs().max())
+    if (reason := refuse_scales(tensor, title)) is not None:
         raise ModelError(
-            f"{title} files have float16 scales, and the scale {worst:.3g} is none", code="scale-float16", where=layer,
-            expected="scales from 2^-17 to 65280", hint="{format=compressed-tensors}, which keeps them, or {ignore} this layer",
+            reason, code="scale-float16", where=layer, expected="scales from 2^-17 to 65280",
+            hint="{format=compressed-tensors}, which keeps them, or {ignore} this layer",
         )  # fmt: skip
-    return half
+    return torch.as_tensor(tensor.qparams.scale).to(torch.float16)

@@ -73,6 +73,21 @@ def write_verified(
 ) -> tuple[list[str], int]:
     """Write a checkpoint, read it back with its decoder, and compare.
 
+    Returns:
+        The files, and how many tensors were compared.
+
+    Raises:
+        ModelError: a tensor is missing, unknown, or has other values.
+    """
+    files, written = write_noting(checkpoint, folder, tensors, job)
+    return files, verify(checkpoint, folder, written)
+
+
+def write_noting(
+    checkpoint: CheckpointFormat, folder: Path, tensors: Iterable[NamedTensor], job: CheckpointJob
+) -> tuple[list[str], dict[str, Fingerprint]]:
+    """Write a checkpoint and note what each tensor of the source must read back as.
+
     Args:
         checkpoint: the format.
         folder: to write into.
@@ -80,21 +95,18 @@ def write_verified(
         job: what is written.
 
     Returns:
-        The files, and how many tensors were compared.
-
-    Raises:
-        ModelError: a tensor is missing, unknown, or has other values.
+        The files, and a fingerprint for every tensor that the format holds.
     """
     written: dict[str, Fingerprint] = {}
 
     def stream() -> Iterator[NamedTensor]:
         for tensor in tensors:
             result = checkpoint.stored(tensor, job)
-            written[tensor.name] = fingerprint(result.value)
-            yield result
+            if result is not None:
+                written[tensor.name] = fingerprint(result.value)
+                yield result
 
-    files = checkpoint.write(folder, stream(), job)
-    return files, verify(checkpoint, folder, written)
+    return checkpoint.write(folder, stream(), job), written
 
 
 def verify(checkpoint: CheckpointFormat, folder: Path, written: dict[str, Fingerprint]) -> int:

@@ -6,7 +6,7 @@ A format names the tensors that one quantized weight consists of; everything els
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fewbit.checkpoints._folder import quantization_of, read_config
+from fewbit.checkpoints._shards import DTYPES
 from fewbit.errors import ModelError
 from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.granularity import QSchemeType
@@ -25,6 +26,9 @@ from fewbit.numerics.scales import ScaleType
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MOST_HEADER = 100 << 20
+"""The limit of the safetensors library."""
+_TORCH_NAMES = {text: name for name, text in DTYPES.items()}
 _FLOATS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
@@ -50,16 +54,27 @@ class Integers:
 
     def values(self) -> Tensor:
         """(code - zero) · scale in float32."""
-        zero, scale = self.zero.float()[:, self.group], self.scale.float()[:, self.group]
-        return (self.codes.float() - zero) * scale
+        zero, scale = self.zero.float(), self.scale.float()
+        if not self.in_order:
+            return (self.codes.float() - zero[:, self.group]) * scale[:, self.group]
+        values = self.codes.float().unflatten(1, (scale.shape[1], -1))
+        return values.sub_(zero[..., None]).mul_(scale[..., None]).flatten(1)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the inputs of a group are neighbors."""
+        import torch
+
+        width = self.codes.shape[1]
+        return torch.equal(self.group, torch.arange(width) // (width // self.scale.shape[1]))
 
     def qtensor(self) -> QTensor | None:
         """The same as a `QTensor`: signed if zero is in the middle everywhere; `None` if inputs are not in order."""
         import torch
 
-        rows, width = self.codes.shape
+        width = self.codes.shape[1]
         size = width // self.scale.shape[1]
-        if not torch.equal(self.group, torch.arange(width) // size):
+        if not self.in_order:
             return None
         middle = 1 << (self.bits - 1)
         symmetric = bool((self.zero == middle).all())
@@ -67,7 +82,8 @@ class Integers:
         kind = ScaleType[str(self.scale.dtype).removeprefix("torch.")]
         grid = QuantizationGrid(
             Dtype[f"{'int' if symmetric else 'uint'}{self.bits}"], granularity,
-            group_size=-1 if self.group_size == -1 else size, symmetric=symmetric, full_range=symmetric, scale_type=kind,
+            group_size=-1 if self.group_size == -1 else size, symmetric=symmetric, full_range=symmetric,
+            scale_type=kind,
         )  # fmt: skip
         codes = (self.codes.to(torch.int16) - middle).to(torch.int8) if symmetric else self.codes
         zero = None if symmetric else self.zero.float()
@@ -89,7 +105,6 @@ class SafetensorsWeights:
     def __init__(self, folder: Path):
         self.path = folder
         self.settings = quantization_of(folder)
-        self._files: dict[str, Any] = {}
         self.stored = _read_headers(folder)
         """Dtype, shape and file of each stored tensor."""
         self._layers = self._find_layers()
@@ -129,10 +144,16 @@ class SafetensorsWeights:
         """Dtype, shape and file of each tensor of the float model; dtypes are those that models compute in."""
         config = read_config(self.path)
         text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-        name = next((part[key] for part in (config, text or {}) for key in ("dtype", "torch_dtype") if part.get(key)), "")
+        name = next(
+            (part[key] for part in (config, text or {}) for key in ("dtype", "torch_dtype") if part.get(key)), ""
+        )
         dtype = _FLOATS.get(str(name), "F32")
         return {
-            name: {**self.stored[self._first_part(name)], "shape": list(self._shape(self._layers[name])), "dtype": dtype}
+            name: {
+                **self.stored[self._first_part(name)],
+                "shape": list(self._shape(self._layers[name])),
+                "dtype": dtype,
+            }
             if name in self._layers
             else self.stored[name]
             for name in self._names
@@ -152,19 +173,18 @@ class SafetensorsWeights:
             return self.raw(name)
         return self._decode(self._layers[name])
 
+    def quantized(self, name: str) -> bool:
+        """Whether a tensor is stored quantized."""
+        return name in self._layers
+
     def qtensor(self, name: str) -> QTensor | None:
-        """The integers and scales of a quantized weight."""
+        """The integers and scales of a quantized weight; `None` if inputs are not in order."""
         return self._encoded(self._layers[name]) if name in self._layers else None
 
     def raw(self, name: str) -> Tensor:
         """A stored tensor."""
-        from safetensors import safe_open
-
-        file = self.stored[name]["file"]
-        if file not in self._files:
-            self._files[file] = safe_open(self.path / file, framework="pt")
-        tensor: Tensor = self._files[file].get_tensor(name)
-        return tensor
+        entry = self.stored[name]
+        return read_tensor(self.path / entry["file"], entry)
 
     def part(self, layer: str, part: str) -> Tensor | None:
         """A stored tensor of a quantized layer, if it has one."""
@@ -224,14 +244,36 @@ def decode_words(words: Tensor, bits: int, count: int) -> Tensor:
     """
     import torch
 
-    if 32 % bits == 0:
-        shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-        integers = (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-        return integers.to(torch.uint8).flatten(-2)[..., :count].contiguous()
+    if 8 % bits == 0:
+        octets = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+        parts = [(octets >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+        return torch.stack(parts, -1).flatten(-2)[..., :count].contiguous()
     positions = torch.arange(count * bits)
     stream = (words[..., positions // 32] >> (positions % 32).to(torch.int32)) & 1
     weights = torch.arange(bits, dtype=torch.int32)
     return (stream.unflatten(-1, (count, bits)) << weights).sum(-1).to(torch.uint8)
+
+
+def read_tensor(file: Path, entry: Mapping[str, Any]) -> Tensor:
+    """One tensor of a safetensors file, read and not mapped: pages of a mapped file stay in memory while it is open.
+
+    Args:
+        file: the path.
+        entry: dtype, shape and `data_offsets` of the tensor, from the header.
+    """
+    import torch
+
+    start, stop = entry["data_offsets"]
+    buffer = torch.empty(stop - start, dtype=torch.uint8)
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        stream.seek(8 + length + start)
+        if buffer.numel() and stream.readinto(buffer.numpy()) != buffer.numel():
+            raise ModelError(
+                "the file is cut short", code="model-unreadable", where=str(file), expected="a complete file",
+                hint="download it again",
+            )  # fmt: skip
+    return buffer.view(getattr(torch, _TORCH_NAMES[entry["dtype"]])).reshape(entry["shape"])
 
 
 def _read_headers(folder: Path) -> dict[str, dict[str, Any]]:
@@ -252,20 +294,31 @@ def _read_headers(folder: Path) -> dict[str, dict[str, Any]]:
             )  # fmt: skip
     headers: dict[str, dict[str, Any]] = {}
     for file in files:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            try:
-                if not 0 < length <= min(file.stat().st_size - 8, 100 << 20):
-                    raise ValueError("its header is cut short")
-                header = orjson.loads(stream.read(length))
-                size = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-                if size > file.stat().st_size - 8 - length:
-                    raise ValueError("it is cut short")
-            except (ValueError, TypeError, KeyError) as error:
-                raise ModelError(
-                    f"not a safetensors file: {error}", code="model-unreadable", where=str(file),
-                    expected="a complete file", hint="download it again",
-                ) from error  # fmt: skip
+        header = read_header(file)
         header.pop("__metadata__", None)
         headers |= {name: {**entry, "file": file.name} for name, entry in header.items()}
     return headers
+
+
+def read_header(file: Path) -> dict[str, dict[str, Any]]:
+    """The header of a safetensors file: dtype, shape and `data_offsets` by tensor, and `__metadata__`.
+
+    Raises:
+        ModelError: the file is damaged or cut short.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            if not 0 < length <= min(size - 8, _MOST_HEADER):
+                raise ValueError("its header is cut short")
+            header: dict[str, dict[str, Any]] = orjson.loads(stream.read(length))
+            stops = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            if max(stops, default=0) > size - 8 - length:
+                raise ValueError("it is cut short")
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(
+                f"not a safetensors file: {error}", code="model-unreadable", where=str(file),
+                expected="a complete file", hint="download it again",
+            ) from error  # fmt: skip
+    return header

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWQ checkpoints ("gemm") for vLLM, SGLang and transformers: 4-bit integers with zero points, packed along the outputs.
+"""AWQ checkpoints ("gemm") for vLLM, SGLang and transformers: 4 bits with zero points, packed along the outputs.
 
 A layer with `in` inputs, `out` outputs and groups of `g` inputs is stored as
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewbit.checkpoints._base import CheckpointFormat, CheckpointJob, LayerFormat, NamedTensor
 from fewbit.checkpoints._folder import quantization_of, split_layers, write_folder
-from fewbit.checkpoints._transposed import encode_words, group_size, half_scales, refuse_layer, unsigned
+from fewbit.checkpoints._transposed import encode_words, group_size, half_scales, refuse_layer, refuse_scales, unsigned
 from fewbit.checkpoints._weights import Integers, SafetensorsWeights
 from fewbit.errors import ModelError
 from fewbit.numerics.ops import Array
@@ -51,6 +51,10 @@ class Awq(CheckpointFormat):
     def refusal(self, layer: LayerFormat, shape: tuple[int, ...] | None = None) -> str | None:
         """Why it cannot hold such a layer."""
         return refuse_layer(layer, shape, "AWQ", (4,))
+
+    def misfit(self, tensor: QTensor) -> str | None:
+        """Scales that float16 does not have."""
+        return refuse_scales(tensor, "AWQ")
 
     def check(self, job: CheckpointJob) -> None:
         """One group size, and no name of a float layer inside the name of a quantized one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.granularity import QSchemeType
 from fewbit.numerics.grid import QuantizationGrid
 from fewbit.numerics.ops import Array
+from fewbit.numerics.packing import pack
 from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.scales import ScaleType, load_scale
 
@@ -44,6 +46,8 @@ class CompressedTensors(CheckpointFormat):
     def refusal(self, layer: LayerFormat, shape: tuple[int, ...] | None = None) -> str | None:
         """Why it cannot hold such a layer."""
         grid = layer.weight
+        if grid.axis not in (0, -2):
+            return "its weights are [out, in], and this layer has its outputs on another axis"
         if grid.dtype.is_integer:
             if grid.dtype.bits > 8:
                 return f"it has no weights of {grid.dtype.bits} bits"
@@ -75,7 +79,6 @@ class CompressedTensors(CheckpointFormat):
     def read(self, folder: Path) -> Iterator[tuple[str, Array]]:
         """Values by the names of the source's tensors, as the format's library decodes them."""
         import torch
-        from safetensors import safe_open
 
         require("compressed_tensors", extra=self.extra, purpose="the format compressed-tensors")
         from compressed_tensors.compressors import BaseCompressor
@@ -86,33 +89,19 @@ class CompressedTensors(CheckpointFormat):
         config = QuantizationConfig.model_validate(settings)
         compressor = BaseCompressor.get_value_from_registry(config.format)
         schemes = {target: scheme for scheme in config.config_groups.values() for target in scheme.targets}
-        modules: dict[str, dict[str, Tensor]] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            with safe_open(file, framework="pt") as stream:
-                names = list(stream.keys())
-                for name in names:
-                    module, _, leaf = name.rpartition(".")
-                    if leaf.startswith("weight_") or f"{module}.weight_scale" in names:
-                        modules.setdefault(module, {})[leaf] = stream.get_tensor(name)
-                    else:
-                        yield name, stream.get_tensor(name)
-                # a layer's tensors are written together, so no layer spans two files unless cut at a limit
-                for module in [key for key, arrays in modules.items() if _is_complete(arrays)]:
-                    arrays = modules.pop(module)
-                    bias = arrays.pop("bias", None)
-                    if bias is not None:
-                        yield f"{module}.bias", bias
-                    scheme = schemes.get(module) or schemes["Linear"]
-                    arrays = {key: _widened(key, value) for key, value in arrays.items()}
-                    if "weight_global_scale" in arrays:
-                        yield f"{module}.weight", _decode_nvfp4(arrays)
-                    else:
-                        yield f"{module}.weight", compressor.decompress(arrays, scheme)["weight"].to(torch.float32)
-        if modules:
-            raise ModelError(
-                f"tensors of {min(modules)} are missing", code="checkpoint-incomplete", where=str(folder),
-                expected="packed weights with their scales", hint="write it again",
-            )  # fmt: skip
+        weights = CompressedWeights(folder)
+        for name in weights:
+            if not weights.quantized(name):
+                yield name, weights.raw(name)
+                continue
+            layer = name.removesuffix(".weight")
+            parts = {part: weights.part(layer, part) for part in weights.parts}
+            arrays = {part: _widened(part, array) for part, array in parts.items() if array is not None}
+            if "weight_global_scale" in arrays:
+                yield name, _decode_nvfp4(arrays)
+            else:
+                scheme = schemes.get(layer) or schemes["Linear"]
+                yield name, compressor.decompress(arrays, scheme)["weight"].to(torch.float32)
 
     def open(self, path: Path) -> CompressedWeights | None:
         """A folder whose configuration names compressed-tensors."""
@@ -152,11 +141,21 @@ class CompressedWeights(SafetensorsWeights):
         if settings["strategy"] == "tensor_group":
             kind = ScaleType.float8_e4m3fn
         return QuantizationGrid(
-            dtype, by_name[settings["strategy"]], group_size=size, symmetric=settings.get("symmetric", True), scale_type=kind
+            dtype,
+            by_name[settings["strategy"]],
+            group_size=size,
+            symmetric=settings.get("symmetric", True),
+            scale_type=kind,
         )
 
     def _find_layers(self) -> dict[str, str]:
         layers = [name.removesuffix(".weight_scale") for name in self.stored if name.endswith(".weight_scale")]
+        missing = [layer for layer in layers if not {f"{layer}.weight", f"{layer}.weight_packed"} & self.stored.keys()]
+        if missing:
+            raise ModelError(
+                f"tensors of {missing[0]} are missing", code="checkpoint-incomplete", where=str(self.path),
+                expected="packed weights with their scales", hint="all files of the model",
+            )  # fmt: skip
         return {f"{layer}.weight": layer for layer in layers}
 
     def _shape(self, layer: str) -> tuple[int, ...]:
@@ -219,10 +218,14 @@ class CompressedWeights(SafetensorsWeights):
             return float8_qtensor(self.raw(f"{layer}.weight"), scale, tuple(structure))
         shape, outer = (packed.shape[0], 2 * packed.shape[1]), self.part(layer, "weight_global_scale")
         if outer is None:
-            grid = QuantizationGrid(Dtype.fp4, QSchemeType.per_group, group_size=32, scale_type=ScaleType.float8_e8m0fnu)
+            grid = QuantizationGrid(
+                Dtype.fp4, QSchemeType.per_group, group_size=32, scale_type=ScaleType.float8_e8m0fnu
+            )
             return QTensor(grid, shape, (1, 32), packed, scale.view(torch.uint8))
         grid = QuantizationGrid(Dtype.fp4, QSchemeType.per_group, group_size=16, scale_type=ScaleType.float8_e4m3fn)
-        return QTensor(grid, shape, (1, 16), packed, scale.view(torch.uint8), global_scale=(1 / outer.float()).reshape(()))
+        return QTensor(
+            grid, shape, (1, 16), packed, scale.view(torch.uint8), global_scale=(1 / outer.float()).reshape(())
+        )
 
 
 def _unpack(words: Tensor, bits: int, count: int) -> Tensor:
@@ -270,22 +273,21 @@ def quantization_config(layers: Mapping[str, LayerFormat | None]) -> dict[str, A
 def _stored(tensor: QTensor, kind: str) -> dict[str, Tensor]:
     """The arrays of one layer by the names the format has for them."""
     import torch
-    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
     grid = tensor.grid
     scale = torch.as_tensor(load_scale(tensor.scale, grid.scale_type))
     integers = torch.as_tensor(tensor.codes())
     if kind in ("pack-quantized", "int-quantized"):
-        shift = 0 if grid.dtype.signed else 1 << (grid.dtype.bits - 1)
-        integers = (integers.to(torch.int16) - shift).to(torch.int8)
+        bits, lowest = grid.dtype.bits, int(grid.dtype.lowest)
         arrays = {"weight_scale": _cast(scale, grid.scale_type.value)}
         if kind == "int-quantized":
-            return {"weight": integers, **arrays}
-        arrays = {"weight_packed": pack_to_int32(integers, grid.dtype.bits), **arrays}
+            shift = 0 if grid.dtype.signed else 1 << (bits - 1)
+            return {"weight": (integers.to(torch.int16) - shift).to(torch.int8), **arrays}
+        arrays = {"weight_packed": _pack(integers, bits, lowest), **arrays}
         if grid.asymmetric:
             assert tensor.zero_point is not None
-            zero = (torch.as_tensor(tensor.zero_point).to(torch.int16) - shift).to(torch.int8)
-            arrays["weight_zero_point"] = pack_to_int32(zero, grid.dtype.bits, packed_dim=0).contiguous()
+            zero = torch.as_tensor(tensor.zero_point)
+            arrays["weight_zero_point"] = _pack(zero.T, bits, lowest).T.contiguous()
         return {**arrays, "weight_shape": torch.tensor(tensor.shape)}
     if kind == "float-quantized":
         return {"weight": integers.view(torch.float8_e4m3fn), "weight_scale": scale}
@@ -300,6 +302,17 @@ def _stored(tensor: QTensor, kind: str) -> dict[str, Tensor]:
         "weight_scale": torch.as_tensor(tensor.scale).view(torch.float8_e4m3fn),
         "weight_global_scale": (1 / torch.as_tensor(tensor.global_scale)).reshape(1),
     }
+
+
+def _pack(integers: Tensor, bits: int, lowest: int) -> Tensor:
+    """Integers [n, m] counted from zero on in int32 words; rows fill complete words."""
+    import torch
+
+    rows = (integers.to(torch.int8) - lowest).view(torch.uint8) if lowest else integers
+    padding = -rows.shape[1] % (32 // gcd(bits, 32))
+    rows = torch.nn.functional.pad(rows, (0, padding)) if padding else rows
+    packed: Tensor = pack(rows.clone(memory_format=torch.contiguous_format), bits)
+    return packed.contiguous().view(torch.int32)[:, : -(-integers.shape[1] * bits // 32)]
 
 
 def _format_name(kind: LayerFormat) -> str:
@@ -348,10 +361,6 @@ def _decode_nvfp4(arrays: Mapping[str, Tensor]) -> Tensor:
     elements = unpack_fp4_from_uint8(arrays["weight_packed"], rows, 2 * half, dtype=torch.float32)
     scale = (arrays["weight_scale"].float() / arrays["weight_global_scale"]).repeat_interleave(16, 1)
     return elements * scale
-
-
-def _is_complete(arrays: Mapping[str, Any]) -> bool:
-    return "weight_scale" in arrays and ("weight" in arrays or "weight_packed" in arrays)
 
 
 def _widened(key: str, value: Tensor) -> Tensor:

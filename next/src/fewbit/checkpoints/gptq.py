@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewbit.checkpoints._base import CheckpointFormat, CheckpointJob, LayerFormat, NamedTensor
 from fewbit.checkpoints._folder import quantization_of, split_layers, write_folder
-from fewbit.checkpoints._transposed import encode_words, group_size, half_scales, refuse_layer, unsigned
+from fewbit.checkpoints._transposed import encode_words, group_size, half_scales, refuse_layer, refuse_scales, unsigned
 from fewbit.checkpoints._weights import Integers, SafetensorsWeights, decode_words
 from fewbit.numerics.ops import Array
 from fewbit.numerics.qtensor import QTensor
@@ -54,6 +54,10 @@ class Gptq(CheckpointFormat):
         if layer.weight.asymmetric:
             return "GPTQ files with zero points are read by no current kernel; AWQ and compressed-tensors hold them"
         return refuse_layer(layer, shape, "GPTQ", _BITS)
+
+    def misfit(self, tensor: QTensor) -> str | None:
+        """Scales that float16 does not have."""
+        return refuse_scales(tensor, "GPTQ")
 
     def write(self, folder: Path, tensors: Iterable[NamedTensor], job: CheckpointJob) -> list[str]:
         """Weights, `config.json` with the quantization, and the files that readers need."""

@@ -172,7 +172,9 @@ def decode_bits(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> n
     rows = max(_ROWS // max(int(np.prod(shape[1:])), 1), 1) if len(shape) > 1 else max(shape[0], 1) if shape else 1
     for start in range(0, shape[0] if shape else 1, rows):
         stop = min(start + rows, shape[0]) if shape else 1
-        part = _elements(arrays["weight_packed"][start:stop] if len(shape) > 1 else arrays["weight_packed"], grid["dtype"], shape)
+        part = _elements(
+            arrays["weight_packed"][start:stop] if len(shape) > 1 else arrays["weight_packed"], grid["dtype"], shape
+        )
         owners = [np.arange(side) // width for side, width in zip(shape, block)]
         if shape:
             owners[0] = owners[0][start:stop]

@@ -61,7 +61,9 @@ def _targets(values: dict[str, Any]) -> list[Row]:
 
 def _formats(values: dict[str, Any]) -> list[Row]:
     backends = registry.members("backends")
-    return [(name, f"written for {backend.suffixes[0]} models") for name, backend in backends.items() if backend.edits]
+    rows = [(name, f"written for {backend.suffixes[0]} models") for name, backend in backends.items() if backend.edits]
+    checkpoints = registry.members("checkpoints").items()
+    return rows + [(name.replace("_", "-"), (item.__doc__ or "").split("\n")[0]) for name, item in checkpoints]
 
 
 def _data_formats(values: dict[str, Any]) -> list[Row]:
@@ -112,12 +114,12 @@ def _issues(values: dict[str, Any]) -> list[Row]:
 
 
 def _registered(values: dict[str, Any]) -> list[Row]:
-    """Members of a registry, each with the first line of what it says of itself."""
-    members = registry.members(values["kind"])
-    return [
-        (name, (getattr(member, "title", None) or member.__doc__ or "").split("\n")[0])
-        for name, member in members.items()
-    ]
+    """Members of a registry, each with the first line of what it says of itself; algorithms by their stage."""
+    rows = []
+    for name, member in registry.members(values["kind"]).items():
+        text = (getattr(member, "title", None) or member.__doc__ or "").split("\n")[0]
+        rows.append((name, f"{member.stage}: {text}" if hasattr(member, "stage") else text))
+    return rows
 
 
 KINDS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {

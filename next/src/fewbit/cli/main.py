@@ -16,12 +16,12 @@ from typing import Any
 
 from fewbit import __version__
 from fewbit.cli import help_text
-from fewbit.cli.parsing import parse_command, shell_completion
+from fewbit.cli.parsing import parse_command, positional_names, shell_completion
 from fewbit.cli.surface import Surface
-from fewbit.errors import FewbitError, UsageError, nearest
+from fewbit.errors import POSITIONAL, FewbitError, UsageError, nearest
 from fewbit.options import FOREIGN_COMMANDS
 
-OK, NO, USAGE, FAILED, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+OK, FAILED, INTERRUPTED, TERMINATED = 0, 3, 130, 143
 
 
 class _Terminated(BaseException):
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if (code := shell_completion(words)) is not None:
+    if (code := shell_completion()) is not None:
         return code
     surface = Surface(words)
     previous = _on_sigterm()
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return surface.bug(error)
     finally:
+        POSITIONAL.set(frozenset())
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
 
@@ -86,6 +87,7 @@ def _dispatch(words: list[str], surface: Surface) -> int:
     if any(word in ("-h", "--help") for word in words[1:]):
         surface.print(help_text.command_help(name, long="--help" in words, width=surface.width))
         return OK
+    POSITIONAL.set(positional_names(name))
     values = parse_command(name, words[1:])
     command = importlib.import_module(f"fewbit.cli.{name}")
     if hasattr(command, "complete"):  # what follows from the line alone, such as the name of the output

@@ -153,6 +153,16 @@ def _arguments(command: Command, positional: list[str], values: dict[str, Any], 
         )
 
 
+def positional_names(name: str) -> frozenset[str]:
+    """Parameters of a command that stand without a flag.
+
+    >>> sorted(positional_names("capture"))
+    ['model']
+    """
+    command = next(command for command in COMMANDS if command.name == name)
+    return frozenset(label.strip("[].").lower() for label in command.arguments)
+
+
 def _missing(command: Command, label: str) -> UsageError:
     return UsageError(
         f"{command.name} needs {label}", code="argument-missing", expected=usage(command),
@@ -165,7 +175,7 @@ def usage(command: Command) -> str:
     return " ".join(["fewbit", command.name, *command.arguments, "[OPTIONS]"])
 
 
-def shell_completion(words: Sequence[str]) -> int | None:
+def shell_completion() -> int | None:
     """Answer a shell that asks for completions; `None` if none does."""
     if "_FEWBIT_COMPLETE" not in os.environ:
         return None

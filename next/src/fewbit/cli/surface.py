@@ -33,7 +33,6 @@ class Surface:
         self.traceback = "--traceback" in words
         self.command = words[0] if words else ""
         self.output: str | None = None
-        self.partial: str | None = None
 
     @property
     def width(self) -> int:

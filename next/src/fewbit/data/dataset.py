@@ -92,12 +92,12 @@ class Dataset(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Every sample in order; damaged ones are dropped or raised, as `on_error` says."""
-        for _, sample in self._intact():
+        for _, sample in self.intact():
             yield sample
 
-    def _intact(self) -> Iterator[tuple[int, Any]]:
+    def intact(self) -> Iterator[tuple[int, Any]]:
         """Number and content of every sample that can be decoded; those to be dropped are counted once."""
-        for index in self._indices():
+        for index in self.indices():
             try:
                 sample = self[index]
             except SampleError as error:
@@ -107,7 +107,7 @@ class Dataset(Sequence[Any]):
                 continue
             yield index, sample
 
-    def _indices(self) -> Iterator[int]:
+    def indices(self) -> Iterator[int]:
         """All numbers; a stream is asked for one more sample at a time, since its length would read all of it."""
         has = getattr(self.source, "has", None)
         return iter(range(len(self))) if has is None or not self.is_stream else takewhile(has, count_up())
@@ -118,7 +118,8 @@ class Dataset(Sequence[Any]):
         return self._order is None and hasattr(self.source, "has")
 
     def __repr__(self) -> str:
-        return f"Dataset({self.report.data_format or type(self.source).__name__}, {plural(len(self), 'sample')})"
+        count = "a stream" if self.is_stream else plural(len(self), "sample")
+        return f"Dataset({self.report.data_format or type(self.source).__name__}, {count})"
 
     def position(self, index: int) -> int:
         """The position of a sample in the source; a stream is not read to its end for that."""
@@ -177,7 +178,7 @@ class Dataset(Sequence[Any]):
 
     def drop_damaged(self) -> Dataset:
         """Without the samples that cannot be decoded and whose issue allows `drop`; decodes every sample once."""
-        return self.select([index for index, _ in self._intact()])
+        return self.select([index for index, _ in self.intact()])
 
     def strata(self) -> Sequence[Any] | None:
         """Class, split or file of each sample, if known without decoding."""
@@ -264,7 +265,7 @@ class Dataset(Sequence[Any]):
         """Samples as the inputs of a model: `(args, kwargs)` for a PyTorch module, a dict of arrays for other runtimes.
 
         Args:
-            model: a path, a module, or a `ModelInfo`.
+            model: a PyTorch module, or a `ModelInfo`.
             batch_size: samples per batch; batches of a loader keep their size.
         """
         from fewbit.data.inputs import model_inputs

@@ -20,6 +20,8 @@ from fewbit.data.types import DataReport, Issue, IssueType, Location, SampleErro
 SYSTEM_FILES = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"))
 DEEPEST = 256
 _MOST_FILES = 50_000_000
+_MOST_REPEATS = 2_000
+"""Folders that are listed again under another name: links between folders can make any number of paths."""
 _OPERATING_SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 LINK_CYCLE = IssueType(
@@ -123,7 +125,8 @@ def walk(folder: Path, report: DataReport, folders: list[str] | None = None) -> 
         report: takes what is not listed.
         folders: takes the names of the subfolders.
     """
-    root, count = os.path.realpath(folder), 0
+    root, count, repeats = os.path.realpath(folder), 0, 0
+    listed_once: set[tuple[int, int]] = set()
     # Each entry: a path relative to the folder, and the identities of the folders above it.
     stack: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", (_identity(os.stat(folder)),))]
     while stack:
@@ -149,7 +152,10 @@ def walk(folder: Path, report: DataReport, folders: list[str] | None = None) -> 
                     report.add(LINK_CYCLE, "leads to a folder above it", Location(name))
                 elif len(above) >= DEEPEST or count > _MOST_FILES:
                     report.add(TOO_DEEP, "not read", Location(name))
+                elif identity in listed_once and (repeats := repeats + 1) > _MOST_REPEATS:
+                    report.add(LINK_CYCLE, "leads to folders that were listed often enough", Location(name))
                 else:
+                    listed_once.add(identity)
                     subfolders.append((name, (*above, identity)))
             except OSError as error:  # it vanished, or may not be looked at
                 report.add(FILE_UNREADABLE, _reason(error), Location(name))

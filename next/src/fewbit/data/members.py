@@ -60,10 +60,14 @@ ARCHIVE_LINK = IssueType(
     "store the file itself: tar --dereference --hard-dereference, or zip without -y", fix="leaves the link out",
 )  # fmt: skip
 ARCHIVE_END = IssueType(
-    "archive-end", Severity.WARNING, "archive that ends without an end mark or continues after it",
-    "check that it was copied completely, and that no two archives were joined",
+    "archive-end", Severity.WARNING, "archive that continues after its end mark",
+    "check that no two archives were joined",
 )  # fmt: skip
-ISSUES = (ARCHIVE_BROKEN, ARCHIVE_UNSAFE, ARCHIVE_CORRUPT, EXPANSION_BOMB, ARCHIVE_LINK, ARCHIVE_END)
+ARCHIVE_CUT = IssueType(
+    "archive-cut", Severity.ERROR, "tar archive without an end mark, so its end may be missing",
+    "copy it again; if it is complete, {on_error=archive-cut=keep}", "raise", ("keep",),
+)  # fmt: skip
+ISSUES = (ARCHIVE_BROKEN, ARCHIVE_UNSAFE, ARCHIVE_CORRUPT, EXPANSION_BOMB, ARCHIVE_LINK, ARCHIVE_CUT, ARCHIVE_END)
 
 ReadAt = Callable[[int, int], bytes]
 """`read_at(offset, count)`: fewer bytes only at the end."""
@@ -349,7 +353,7 @@ def _check_tar_end(read_at: ReadAt, position: int, problem: Problem) -> None:
     end = read_at(position, 21 * tarfile.BLOCKSIZE)
     mark, rest = end[: tarfile.BLOCKSIZE], end[tarfile.BLOCKSIZE :]
     if not end:
-        problem(ARCHIVE_END, "has no end mark; perhaps it was cut", "")
+        problem(ARCHIVE_CUT, f"ends at byte {position:,} without an end mark", "")
     elif len(mark) < tarfile.BLOCKSIZE or mark.strip(b"\0"):
         problem(ARCHIVE_BROKEN, f"a damaged header at byte {position:,}; the rest is not read", "")
     elif rest.strip(b"\0"):

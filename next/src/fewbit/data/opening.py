@@ -13,11 +13,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 from fewbit import registry
-from fewbit.data.files import Folder
-from fewbit.data.types import Action, DataReport, Depth, Detection, Files, Format, Issue, Source
+from fewbit.data.files import Folder, is_operating_system
+from fewbit.data.types import Action, DataReport, Depth, Detection, Files, Format, Issue, Severity, Source
 from fewbit.errors import DataError, UsageError, nearest, plural
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def open_samples(data: Any, *, samples: int | None = None, seed: int = 0, **opti
 
     on_error = options.get("on_error")
     drop = "drop" in (on_error.values() if isinstance(on_error, Mapping) else (on_error,))
-    if drop and samples is None and isinstance(data, str | Path) and exists(local_path(str(data))):
+    scanned = drop and (samples is None or _needs_scan(on_error))
+    if scanned and isinstance(data, str | Path) and exists(local_path(str(data))):
         options["depth"] = "full"  # the scan leaves out what it can, faster than decoding sample by sample
     dataset = Dataset.of(*open_source(data, **options))
     if samples is not None:
@@ -81,6 +82,17 @@ def open_samples(data: Any, *, samples: int | None = None, seed: int = 0, **opti
     if drop and not dataset.is_stream and (options.get("depth") != "full" or dataset.report.issues):
         dataset = dataset.drop_damaged()
     return dataset
+
+
+def _needs_scan(on_error: Action | Mapping[str, Action] | None) -> bool:
+    """Whether samples are dropped that only a scan finds: copies, empty texts and others that decode well."""
+    if not isinstance(on_error, Mapping):
+        return False
+    from fewbit.data.issues import issue_types
+
+    dropped = {code for code, action in on_error.items() if action == "drop"}
+    kinds = (kind for kinds in issue_types().values() for kind in kinds if kind.severity is not Severity.ERROR)
+    return any(not dropped.isdisjoint((kind.code, *kind.aliases)) for kind in kinds)
 
 
 def scan_source(data: Any, **options: Unpack[ReadingOptions]) -> tuple[Source, DataReport]:
@@ -157,7 +169,7 @@ def locate(data: str, report: DataReport) -> Files:
             if shards is not None:
                 return shards
         raise missing_path(data, path)
-    if f"{os.path.realpath(path)}/".startswith(("/proc/", "/sys/", "/dev/")):
+    if is_operating_system(os.path.realpath(path)):
         raise DataError(
             f"{data} is part of the operating system", code="data-system", where=data,
             expected="a folder or file of data", hint="copy what you need into a folder of your own",
@@ -180,11 +192,15 @@ def choose_format(files: Files, name: str | None = None) -> tuple[Format, str]:
     """
     if name is not None:
         return registry.get("data_formats", name, param="data_format"), "as asked for"
+    from fewbit.data.recognized import labels_alone
+
     detections = _detect(files)
     sure = [(detection, format) for detection, format in detections if detection.confidence > _SURE]
     if not sure:
         raise _unknown(files, detections)
     best, format = sure[0]
+    if format.name == "text" and (answer := labels_alone(files)) is not None:
+        raise DataError(answer.pop("what"), **answer)
     if len(sure) > 1 and best.confidence - sure[1][0].confidence < _CLOSE:
         raise DataError(
             f"{files.root} looks like {plural(len(sure), 'format')}", code="format-ambiguous", where=files.root,
@@ -274,19 +290,28 @@ def check_options(options: Iterable[str], names: Sequence[str], owner: str) -> N
 
 
 def _check_codes(on_error: Action | Mapping[str, Action] | None) -> None:
-    """Refuse actions for issue codes that do not exist: a typing error would protect from nothing."""
-    named = set(on_error) - {"*", "**"} if isinstance(on_error, Mapping) else None
-    if not named:
+    """Refuse codes that do not exist and actions that they do not allow: both would protect from nothing."""
+    if not isinstance(on_error, Mapping):
         return
     from fewbit.data.issues import issue_types
 
-    codes = {code for kinds in issue_types().values() for kind in kinds for code in (kind.code, *kind.aliases)}
-    for code in sorted(named - codes):
-        raise UsageError(
-            f"no issue has the code {code!r}", code="issue-unknown", param="on_error",
-            expected=", ".join(nearest(code, codes)) or "a code of docs/issues.md",
-            hint="`fewbit list issues` lists all",
-        )  # fmt: skip
+    choices: dict[str, dict[Action, None]] = {name: dict.fromkeys(get_args(Action)) for name in ("*", "**")}
+    for kind in (kind for kinds in issue_types().values() for kind in kinds):
+        for code in (kind.code, *kind.aliases):  # formats may differ in what they can do about the same issue
+            choices.setdefault(code, {}).update(dict.fromkeys(kind.choices))
+    for code, action in sorted(on_error.items()):
+        if code not in choices:
+            raise UsageError(
+                f"no issue has the code {code!r}", code="issue-unknown", param="on_error",
+                expected=", ".join(nearest(code, choices)) or "a code of docs/issues.md",
+                hint="`fewbit list issues` lists all",
+            )  # fmt: skip
+        if action not in choices[code]:
+            subject = "there is no" if code in ("*", "**") else f"the issue {code} does not allow the"
+            raise UsageError(
+                f"{subject} action {action!r}", code="action-unknown", param="on_error",
+                expected=", ".join(choices[code]), hint="`fewbit list issues` and docs/issues.md list them all",
+            )  # fmt: skip
 
 
 def local_path(data: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fewbit.data.types import Files, SampleError
@@ -98,6 +99,27 @@ def recognized(files: Files) -> dict[str, Any] | None:
         "expected": "a format of `fewbit list data-formats`",
         "hint": kind.hint,
     }
+
+
+def labels_alone(files: Files) -> dict[str, Any] | None:
+    """What to tell a user who gave the `labels` folder of a YOLO dataset: its texts are no documents."""
+    from fewbit.data.detection.yolo_labels import looks_like_labels
+    from fewbit.data.images.file_source import read_head
+
+    folder = Path(files.root).absolute()
+    labels = next((path for path in (folder, folder.parent) if path.name.lower() == "labels"), None)
+    names = files.names()[:_MAX_NAMES]
+    if labels is None or not all(name.lower().endswith(".txt") for name in names):
+        return None
+    heads = [head for name in names[:32] if (head := read_head(files, name, 4096)).strip()]
+    if 2 * sum(map(looks_like_labels, heads)) <= len(heads):
+        return None
+    return {
+        "what": f"{files.root} holds label files of YOLO without their images", "code": "labels-alone",
+        "where": names[0], "expected": "the folder that holds images and labels",
+        "hint": f"give {Path(files.root).parent if labels == folder else Path(files.root).parent.parent}; as documents: "
+        "{data_format=text}",
+    }  # fmt: skip
 
 
 def _by_name(name: str) -> _Recognized | None:

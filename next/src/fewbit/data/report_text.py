@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from fewbit.errors import Interface, escape, plural, render
 
 _WIDTH = 100
 _MOST_NAMES = 9
+_OPTION = re.compile(r"\{data_option=[^{}…]+\}")
 _DETAILS = ("image_sizes", "image_formats", "layout")
 
 
@@ -29,6 +31,11 @@ def report_text(report: DataReport, *, interface: Interface = "python", show: in
     for kind in sorted(report.types.values(), key=lambda kind: list(Severity).index(kind.severity)):
         lines += _issue(report, kind, interface, show)
     lines += [*([""] if report.types else []), verdict_line(report)]
+    if "checked" in report.facts and report.facts["checked"] < report.facts.get("samples", 0):
+        lines.append(
+            "  not looked at: damage in the other samples, duplicates, and statistics, which take all of them;"
+        )
+        lines.append(render("  without {samples}, everything is checked", interface))
     if sentence := report.facts.get("calibration", {}).get("sentence"):
         lines.append(f"  {sentence}")
     if interface == "cli" and command is not None:
@@ -82,7 +89,11 @@ def _summary(report: DataReport) -> Iterator[str]:
         yield f"  {'classes':<10}{len(counts)}: {_counts(counts)}"
     elif classes := facts.get("classes"):
         yield f"  {'classes':<10}{len(classes)}: {_names(classes)}"
+    if (values := facts.get("mask_values")) and not facts.get("classes"):
+        yield f"  {'values':<10}{len(values)}: {_names(values)}"
     details = [f"{facts['samples']:,}"] if "samples" in facts else []
+    if details and (left_out := facts.get("left_out")) and "changes" not in facts:
+        details = [f"{facts['samples']:,} of {facts['samples'] + left_out:,} usable"]
     details += [str(facts[key]) for key in _DETAILS if facts.get(key)]
     yield f"  {plural(2, report.unit)[2:]:<9} {'; '.join(details)}"
     if facts.get("columns"):
@@ -116,6 +127,11 @@ def _issue(report: DataReport, kind: IssueType, interface: Interface, show: int)
 
 def _next(report: DataReport, command: str) -> Iterator[str]:
     """The command that repairs, with what it would do; only if it would do something."""
+    if report.facts.get("samples") is not None and _loses_most(report):  # a copy of nearly nothing is no repair
+        option = next((found[0] for kind in report.types.values() if (found := _OPTION.search(kind.hint))), None)
+        if option is not None:
+            yield f"  next      {command} {render(option, 'cli')}"
+        return
     fixes: Counter[str] = Counter()
     for code, kind in report.types.items():
         if kind.fix and kind.severity is not Severity.NOTE:
@@ -126,6 +142,15 @@ def _next(report: DataReport, command: str) -> Iterator[str]:
         line, effect = f"  next      {command} --fix -o repaired", "; ".join(effects)
         narrow = len(line) + 4 + len(effect) <= _WIDTH
         yield from [f"{line}    {effect}"] if narrow else [line, f"{'':<12}{effect}"]
+
+
+def _loses_most(report: DataReport) -> bool:
+    """Whether a repaired copy would lack most of the samples."""
+    lost = sum(
+        report.counts[code] for code, kind in report.types.items()
+        if kind.fix.startswith("leaves") and kind.severity is Severity.ERROR
+    )  # fmt: skip
+    return lost > 0 and lost > 4 * int(report.facts["samples"])
 
 
 def _format(report: DataReport) -> Format | None:

@@ -79,6 +79,12 @@ class IssueType:
     actions: tuple[Action, ...] = ()  # what a user may choose instead
     fix: str = ""  # what `check --fix` does, such as "leaves the image out"; empty if it does nothing
     aliases: tuple[str, ...] = ()  # older codes that `on_error` still accepts
+    by_code: tuple[Action, ...] = ()  # what a user may choose only for this code, never for all issues at once
+
+    @property
+    def choices(self) -> tuple[Action, ...]:
+        """What `on_error` may say for its code, the default first; any issue can be raised."""
+        return tuple(dict.fromkeys((self.on_error, *self.actions, *self.by_code, "raise")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +130,8 @@ class DataReport:
 
     source: str = ""  # the dataset as the user named it
     data_format: str = ""  # the format it was read as
-    # The user's choice: one action for all (`drop`: for errors), or by code, with `*` for all others and `**` for those
-    # that do not allow what `*` says.
+    # The user's choice: one action for all (`drop`: for errors), or by code, with `*` for all others; `**` for those
+    # that do not allow what `*` says and that `check --fix` does something about.
     on_error: Action | Mapping[str, Action] | None = None
     issues: list[Issue] = field(default_factory=list)  # at most `MOST_ISSUES` per code, in the order they were found
     counts: Counter[str] = field(default_factory=Counter)  # by code, exact
@@ -178,7 +184,7 @@ class DataReport:
         for code in (kind.code, *kind.aliases):
             if code in self.on_error:
                 return self.on_error[code]
-        words = (self.on_error.get(name) for name in ("*", "**"))
+        words = (self.on_error.get(name) for name in (("*", "**") if kind.fix else ("*",)))
         return next((word for word in words if word in (*kind.actions, kind.on_error)), None) or kind.on_error
 
     @property
@@ -373,7 +379,9 @@ def spread(strata: Sequence[Any] | None, length: int, count: int, seed: int = 0)
     order = random.permutation(length)
     if strata is None:
         return order[:count]
-    _, codes = np.unique(np.asarray([str(value) for value in strata]), return_inverse=True)
+    codes = getattr(strata, "codes", None)  # one number per sample: names of millions would not fit into memory
+    if codes is None:
+        _, codes = np.unique(np.asarray([str(value) for value in strata]), return_inverse=True)
     sizes = np.bincount(codes)
     order = order[np.argsort(codes[order], kind="stable")]  # by stratum, at random within
     stratum = codes[order]

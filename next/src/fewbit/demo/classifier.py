@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fewbit.demo.datasets import CLASSES
 from fewbit.errors import require
 from fewbit.rng import generator
 
@@ -102,7 +103,9 @@ def write_onnx(weights: Arrays, path: Path) -> None:
         [value("logits", onnx.TensorProto.FLOAT, ["N", 10])],
         [onnx.numpy_helper.from_array(weight, name) for name, weight in weights.items()],
     )  # fmt: skip
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), str(path))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    onnx.helper.set_model_props(model, {"names": str(dict(enumerate(CLASSES)))})
+    onnx.save(model, str(path))
 
 
 def write_torch(weights: Arrays, path: Path) -> None:

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from fewbit.api.data import check_dataset
 from fewbit.api.quantize import quantize
 from fewbit.data.report_text import verdict_line
 from fewbit.demo import classifier, datasets
+from fewbit.demo.language_model import write_language_model
 from fewbit.errors import DataError, MissingLibraryError, UsageError
 from fewbit.output import RECORD, open_output
 from fewbit.record.schema import Record
@@ -25,9 +27,11 @@ _TITLES = {
     "npz": "npz samples", "image_folder": "class folders", "yolo": "YOLO boxes", "coco": "COCO", "voc": "Pascal VOC",
     "masks": "masks", "rows/csv": "CSV", "rows/jsonl": "JSONL", "text": "text", "webdataset": "WebDataset",
     "table.parquet": "Parquet", "data.sqlite": "SQLite", "damaged": "damaged images", "model.onnx": "ONNX model",
-    "model.py": "PyTorch model",
+    "model.py": "PyTorch model", "model-llama": "language model",
 }  # fmt: skip
 _PRESET = "w8a16"
+_LIST = ".fewbit-demo.json"
+"""In the demo: its files. Others that lie there are the user's."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class DemoStep:
 
 
 def run_demo(folder: Path) -> Iterator[DemoStep]:
-    """Write the demo and try it; an earlier demo is replaced.
+    """Write the demo and try it; files of an earlier demo are replaced, others stay.
 
     Raises:
         UsageError: the folder is there and is no demo.
@@ -72,10 +76,11 @@ def write_demo(folder: Path) -> tuple[dict[str, MissingLibraryError], float]:
         "damaged": partial(datasets.write_damaged, images, labels),
         "model.onnx": partial(classifier.write_onnx, weights),
         "model.py": partial(classifier.write_torch, weights),
+        "model-llama": write_language_model,
         **{name: partial(datasets.write_example, format) for name, format in datasets.EXAMPLES.items()},
     }
     left_out: dict[str, MissingLibraryError] = {}
-    with open_output(folder, overwrite=True, is_file=False) as output:
+    with open_output(folder, overwrite=True, is_file=False, merge=True) as output:
         for leftover in (entry for entry in output.work.iterdir() if entry.is_dir()):  # of a run that was killed
             shutil.rmtree(leftover)
         for name, write in writers.items():
@@ -85,7 +90,25 @@ def write_demo(folder: Path) -> tuple[dict[str, MissingLibraryError], float]:
                 left_out[name] = error
         record = Record("demo", output=str(folder), quality={"accuracy": accuracy})
         (output.work / RECORD).write_bytes(record.to_json())
+        files = [path.relative_to(output.work) for path in output.work.rglob("*") if path.is_file()]
+        names = sorted(path.as_posix() for path in files if path.name != ".lock")
+        earlier = set(_listed(folder)) - set(names)
+        (output.work / _LIST).write_bytes(orjson.dumps(names))
+    for name in earlier:  # of a demo that wrote more
+        (folder / name).unlink(missing_ok=True)
     return left_out, accuracy
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    """The files that an earlier demo wrote, as far as they are plain files below the folder."""
+    try:
+        names = orjson.loads((folder / _LIST).read_bytes())
+    except (OSError, ValueError):
+        return
+    for name in names if isinstance(names, list) else ():
+        path = folder / str(name)
+        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+            yield str(name)
 
 
 def _check_earlier(folder: Path) -> None:

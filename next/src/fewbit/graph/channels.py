@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from fewbit.graph.ir import ConstantView, Graph, Node, constant_view
-from fewbit.graph.movement import MOVEMENT, Labels, compact, fixed, move, varying
+from fewbit.graph.movement import MOVEMENT, Labels, compact, fixed, move, varying, with_indices
 from fewbit.graph.parity import Equation, solve
 
 Role = Literal["in", "out", "vector"]
@@ -94,6 +94,9 @@ class _Use:
 class ChannelAnalysis:
     """Labels, equations between them, and where they lie in constants; subclasses say what operators do to them."""
 
+    _follows_indices = True
+    """Whether indices that are constants of the model are looked at."""
+
     def __init__(self, graph: Graph):
         self.graph = graph
         self._first: dict[str, int] = {}
@@ -166,7 +169,8 @@ class ChannelAnalysis:
         if not any(array.any() for array in labels):
             return
         shapes = [self.graph.dims(name) or () for name in moved]
-        results = move(node, labels, shapes, [self.graph.dims(name) or () for name in node.outputs])
+        resolved = with_indices(self.graph, node) if self._follows_indices else node
+        results = move(resolved, labels, shapes, [self.graph.dims(name) or () for name in node.outputs])
         if results is None:
             self._opaque(node)
             return

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fewbit.graph.ir import Graph, Node
+from fewbit.graph.ir import Graph, Node, constant_view
 from fewbit.graph.layers import weight_operand
-from fewbit.graph.movement import MOVEMENT, move
+from fewbit.graph.movement import MOVEMENT, move, with_indices
 
 _PASSING = frozenset({"identity", "cast"})
 
@@ -71,9 +71,15 @@ def _values_of(graph: Graph, node: Node) -> str | None:
 def _source(graph: Graph, value: str) -> Node | None:
     """The layer that computes a value, with nothing but data movement in between."""
     node = graph.producers.get(value)
-    while node is not None and (node.op in _PASSING or (node.op in MOVEMENT - {"concat"} and len(node.reads) == 1)):
+    while node is not None and _moves(graph, node):
         node = graph.producers.get(node.operand(0) or "")
     return node if node is not None and weight_operand(graph, node) is not None and node.op == "matmul" else None
+
+
+def _moves(graph: Graph, node: Node) -> bool:
+    """Whether a node only moves the data of its first input."""
+    others_constant = all(constant_view(graph, name) is not None for name in node.reads[1:])
+    return others_constant and (node.op in _PASSING or node.op in MOVEMENT - {"concat"})
 
 
 def _reader(graph: Graph, value: str) -> tuple[Node, str] | None:
@@ -91,24 +97,40 @@ def _reader(graph: Graph, value: str) -> tuple[Node, str] | None:
         value = node.outputs[0]
 
 
-def _followed(graph: Graph, source: Node, reader: tuple[Node, str], mixing: Node, operand: str) -> np.ndarray | None:
-    """The producer's output channel, counted from 1, behind each input channel of the reader."""
+def _followed(graph: Graph, source: Node, reader: tuple[Node, str], attention: Node, operand: str) -> np.ndarray | None:
+    """The producer's output channel, counted from 1, behind each input channel of the reader.
+
+    Returns:
+        `None` if they cannot be followed, or if anything else reads the values.
+    """
     shape = graph.dims(source.outputs[0]) or ()
     labels = {source.outputs[0]: np.arange(1, shape[-1] + 1).reshape([1] * (len(shape) - 1) + [-1])}
+    others: list[np.ndarray] = []
     for node in graph.nodes:
-        name = node.operand(0) or ""
-        if node is mixing:
-            values, mixed = labels.get(operand), graph.dims(node.outputs[0])
-            if values is None or mixed is None or values.shape[-2] > 1:
+        if node is attention:
+            mixed = graph.dims(node.outputs[0])
+            if operand not in labels or mixed is None or labels[operand].shape[-2] > 1:
                 return None
+            values = labels[operand]
             if values.ndim > 2 and values.shape[-3] > 1:
                 values = np.repeat(values, mixed[-3] // values.shape[-3], -3)
             labels[node.outputs[0]] = values
-        elif name in labels and (node.op in _PASSING or node.op in MOVEMENT - {"concat"}):
-            after = [graph.dims(output) or () for output in node.outputs]
-            moved = (
-                [labels[name]] if node.op in _PASSING else move(node, [labels[name]], [graph.dims(name) or ()], after)
-            )
+            others += [labels[name] for name in node.reads if name in labels and name != operand]
+        elif node.operand(0) in labels and _moves(graph, node):
+            moved = _moved(graph, node, labels[node.inputs[0] or ""])
             labels.update(zip(node.outputs, moved or []))
+            others += [labels[node.inputs[0] or ""]] if moved is None else []
+        elif node is not reader[0]:
+            others += [labels[name] for name in node.reads if name in labels]
+    others += [labels[name] for name in graph.outputs if name in labels]
     result = labels.get(reader[1])
-    return None if result is None or max(result.shape[:-1], default=1) > 1 else result.reshape(-1)
+    if result is None or max(result.shape[:-1], default=1) > 1 or any(np.isin(result, other).any() for other in others):
+        return None
+    return result.reshape(-1)
+
+
+def _moved(graph: Graph, node: Node, labels: np.ndarray) -> list[np.ndarray] | None:
+    if node.op in _PASSING:
+        return [labels]
+    before, after = graph.dims(node.inputs[0] or "") or (), [graph.dims(name) or () for name in node.outputs]
+    return move(with_indices(graph, node), [labels], [before], after)

@@ -337,7 +337,8 @@ def is_float(dtype: str) -> bool:
 
 def _with_offset(graph: Graph, node: Node) -> ConstantView | None:
     for operand, other in (node.inputs[:2], node.inputs[1::-1]):
-        number, view = scalar(graph, other), constant_view(graph, operand)
+        number = scalar(graph, other)
+        view = constant_view(graph, operand) if number is not None else None
         if number is not None and view is not None and len(view.axes) == 1:
             return ConstantView(view.constant, view.axes, view.offset + number)
     return None

@@ -166,7 +166,7 @@ def _stored(layout: str, view: ConstantView, rank: int) -> str:
 def own_name(constant: Constant, node: Node) -> str:
     """The name under which a layer holds its weight: of tied weights the layer's own, if there is one.
 
-    An edit that names an alias gives the layer a tensor of its own.
+    An edit that names an alias unties it.
     """
     names = (constant.name, *constant.aliases)
     return next((name for name in names if name.removesuffix(".weight") == node.label), constant.name)

@@ -9,11 +9,12 @@ halves and repeated heads need no rules this way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from fewbit.graph.ir import Node
+from fewbit.graph.ir import Graph, Node, constant_view
 
 Labels = np.ndarray
 """int64, of the rank of a value; of size one along axes on which the label does not depend."""
@@ -54,6 +55,14 @@ def move(
     if node.op == "pad":
         return _pad(first, attrs["pads"], attrs["value"], inputs[0])
     return _gather(first, attrs["axis"], attrs.get("indices"), len(outputs[0]))
+
+
+def with_indices(graph: Graph, node: Node) -> Node:
+    """A gather whose indices are a constant, with the indices as an attribute; any other node as it is."""
+    view = constant_view(graph, node.operand(1)) if node.op == "gather" else None
+    if view is None or view.axes != tuple(range(len(graph.constants[view.constant].shape))) or view.offset:
+        return node
+    return replace(node, attrs={**node.attrs, "indices": graph.constants[view.constant].read()})
 
 
 def compact(labels: Labels) -> Labels:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from fewbit.errors import UsageError
 from fewbit.graph.channels import MOVEMENT, ChannelAnalysis, ChannelFamily, Role
 from fewbit.graph.edits import RemoveChannels
 from fewbit.graph.ir import ConstantView, Graph, Node, constant_view
 from fewbit.graph.layers import WeightAxes, input_axis, output_axis, weight_operand
 from fewbit.graph.movement import Labels, fixed, varying
+from fewbit.graph.removal import removal_edit
 
 ELEMENTWISE = frozenset(
     {
@@ -54,6 +53,8 @@ class PruneAnalysis(ChannelAnalysis):
         families: see `prune_families`.
     """
 
+    _follows_indices = False  # no edit changes them
+
     def __init__(self, graph: Graph):
         super().__init__(graph)
         self._run()
@@ -76,82 +77,9 @@ class PruneAnalysis(ChannelAnalysis):
         """
         gone = np.zeros(self._count + 1, bool)  # [-1] is "not free"
         for position, numbers in chosen.items():
-            members = self._members[position]
-            gone[[members[number] for number in numbers]] = True
-        keep: dict[tuple[str, int], np.ndarray] = {}
-        for use in self._uses:
-            mask = ~gone[self._groups[use.labels]]
-            for axis in varying(use.labels):
-                keep[use.constant, axis] = np.flatnonzero(mask.reshape(-1))
-        keep = {place: kept for place, kept in keep.items() if len(kept) < self._size(place)}
-        shapes = {}
-        for name, labels in self._labels.items():
-            shape = self._shape_without(name, gone[self._groups[labels]])
-            if shape != self.graph.dims(name):
-                shapes[name] = shape
-        for name in self.graph.producers:  # weights behind casts, transpositions and the like
-            view = constant_view(self.graph, name)
-            if view is not None:
-                sizes = zip(self.graph.dims(name) or (), view.axes)
-                shape = tuple(size if a is None else len(keep.get((view.constant, a), range(size))) for size, a in sizes)
-                if shape != self.graph.dims(name):
-                    shapes[name] = shape
-        empty = [constant for (constant, _), kept in keep.items() if not len(kept)]
-        if empty:
-            raise UsageError(
-                f"{', '.join(sorted(set(empty))[:4])} would lose all channels",
-                code="prune-all",
-                expected="at least one group left in every layer",
-                hint="remove fewer",
-            )
-        attrs = {}
-        for node in self.graph.nodes:
-            changed = self._changed_attrs(node, shapes, gone)
-            attrs[node.name] = {name: value for name, value in changed.items() if value != node.attrs[name]}
-        return RemoveChannels(keep, shapes, {name: changed for name, changed in attrs.items() if changed})
-
-    def _size(self, place: tuple[str, int]) -> int:
-        return self.graph.constants[place[0]].shape[place[1]]
-
-    def _shape_without(self, name: str, gone: np.ndarray) -> tuple[int, ...]:
-        """A shape without the indices all of whose elements are removed."""
-        dims = list(self.graph.dims(name) or ())
-        for axis in varying(gone):
-            dims[axis] = int(_staying(gone, axis).sum())
-        return tuple(dims)
-
-    def _changed_attrs(self, node: Node, shapes: Mapping[str, tuple[int, ...]], gone: np.ndarray) -> dict[str, Any]:
-        """Attributes that count channels."""
-        data, attrs = node.operand(0) or "", node.attrs
-        if data not in shapes and not any(name in shapes for name in node.outputs):
-            return {}
-        if node.op in ("conv", "conv_transpose", "group_norm") and attrs.get("groups", 1) > 1:
-            axis = attrs["axis"] if node.op == "group_norm" else str(attrs["data"]).index("C")
-            before, after = (self.graph.dims(data) or ())[axis], shapes.get(data, self.graph.dims(data) or ())[axis]
-            return {"groups": attrs["groups"] * after // before}
-        if node.op == "split":
-            sizes = [shapes.get(name, self.graph.dims(name) or ()) for name in node.outputs]
-            return {} if attrs.get("drop") else {"sizes": tuple(size[attrs["axis"]] for size in sizes)}
-        if node.op == "slice" and self._labels[data].shape[attrs["axis"]] > 1:
-            return self._changed_slice(node, gone[self._groups[self._labels[data]]])
-        if node.op == "gather" and "indices" in attrs and self._labels[data].shape[attrs["axis"]] > 1:
-            stays = _staying(gone[self._groups[self._labels[data]]], attrs["axis"])
-            number = np.cumsum(stays) - 1
-            return {"indices": tuple(int(number[index]) for index in np.ravel(attrs["indices"]) if stays[index])}
-        return {}
-
-    def _changed_slice(self, node: Node, gone: np.ndarray) -> dict[str, Any]:
-        axis = node.attrs["axis"]
-        stays = _staying(gone, axis)
-        chosen = np.arange(len(stays))[node.attrs["start"] : node.attrs["stop"] : node.attrs["step"]]
-        chosen = chosen[stays[chosen]]
-        number = np.cumsum(stays) - 1
-        if not len(chosen):
-            return {}
-        first, last = int(number[chosen[0]]), int(number[chosen[-1]])
-        if node.attrs["step"] < 0:
-            return {"start": first, "stop": last - 1 if last else None}
-        return {"start": first, "stop": last + 1}
+            gone[[self._members[position][number] for number in numbers]] = True
+        values = {name: gone[self._groups[labels]] for name, labels in self._labels.items()}
+        return removal_edit(self.graph, values, [(use.constant, gone[self._groups[use.labels]]) for use in self._uses])
 
     # Labels.
 
@@ -190,7 +118,11 @@ class PruneAnalysis(ChannelAnalysis):
 
     def _visit(self, node: Node) -> None:
         op, out = node.op, node.outputs[0]
-        if op in ("conv", "conv_transpose"):
+        if op != "split" and any(
+            name in self.graph.consumers or name in self.graph.outputs for name in node.outputs[1:]
+        ):
+            self._opaque(node)  # indices beside values, which would shrink too
+        elif op in ("conv", "conv_transpose"):
             self._conv(node)
         elif op == "matmul":
             self._matmul(node)
@@ -198,6 +130,14 @@ class PruneAnalysis(ChannelAnalysis):
             self._embedding(node)
         elif op == "concat":
             self._concat(node)
+        elif op == "gather" and constant_view(self.graph, node.operand(1)) is not None:
+            self._constant_gather(node)
+        elif (
+            op == "slice"
+            and node.attrs["step"] not in (1, -1)
+            and self._get(node.operand(0)).shape[node.attrs["axis"]] > 1
+        ):
+            self._opaque(node)  # what is left of every second channel is no slice
         elif op in MOVEMENT:
             self._move(node)
         elif op in ("identity", "cast"):
@@ -370,19 +310,30 @@ class PruneAnalysis(ChannelAnalysis):
         axis, stacked = node.attrs["axis"], node.attrs.get("new_axis", False)
         names = [name for name in node.inputs if name is not None and prod(self.graph.dims(name) or ()) > 0]
         values = [name for name in names if constant_view(self.graph, name) is None]
-        labels = [self._get(name) for name in values]
-        across = [other for array in labels for other in varying(array) if stacked or other != axis]
+        lines = [self._line(name) for name in values]
+        across = [line for line in lines if varying(line) and (stacked or varying(line) != [axis])]
         if not across:
             self._move(node)
             return
-        lines = [self._collapse(array, across[0]) for array in labels]
-        first = next(line for line in lines if line.shape[across[0]] > 1)
+        first = across[0]
         for line in lines:
-            self._link(line, first)
+            if varying(line) in ([], varying(first)):
+                self._link(line, first)
+            else:
+                self._fix(line)
+                self._fix(first)
         for name in names:
             if name not in values:
                 self._follow(node, name, first)
         self._put(node.outputs[0], np.expand_dims(first, axis) if stacked else first)
+
+    def _constant_gather(self, node: Node) -> None:
+        """No edit changes indices that are stored, so the axis they count stays as long as it is."""
+        labels = self._get(node.operand(0))
+        others = [axis for axis in varying(labels) if axis != node.attrs["axis"]]
+        if others and node.inputs[0] is not None:
+            self._labels[node.inputs[0]] = self._collapse(labels, others[0])
+        self._move(node)
 
     def _attention(self, node: Node) -> None:
         query, key, value = (self._line(name) for name in node.inputs[:3])
@@ -392,16 +343,23 @@ class PruneAnalysis(ChannelAnalysis):
             return
         times = heads[0][-1] // max(heads[1][-1], 1)
         key, value = (np.repeat(x, times, -3) if x.shape[-3] > 1 else x for x in (key, value))
-        by_head = [labels for labels in (query, key, value) if labels.shape[-3] > 1]
-        for labels in by_head:
-            for other in (query, key, value):
-                self._link(labels, other if other.shape[-3] > 1 else fixed(4))
         for labels in (query, key):  # the number of features is part of the softmax's scale
             self._fix_along(labels, (-1, -2))
-        value = self._fix_along(value, (-2,))
-        if by_head and node.operand(3) is not None and self._lift_dims(node.operand(3) or "", 4)[-3] > 1:
-            self._fix(by_head[0])
-        self._put(node.outputs[0], by_head[0] if by_head else value)
+        mask = node.operand(3)
+        bias = self._line(mask) if mask is not None else fixed(1)
+        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+        if all(labels.shape[-3] > 1 for labels in (query, key, value)):
+            self._link(query, key)
+            self._link(query, value)
+            if mask is not None and self._lift_dims(mask, 4)[-3] > 1:
+                self._link(query, self._fix_along(bias, (-1, -2)))
+            else:
+                self._fix(bias)
+            self._put(node.outputs[0], query)
+        else:  # one head of keys and values: only the values' features pass
+            for labels in (query, key, bias):
+                self._fix(labels)
+            self._put(node.outputs[0], self._fix_along(value, (-2, -3)))
 
     # Operators over channels.
 
@@ -429,12 +387,6 @@ class PruneAnalysis(ChannelAnalysis):
         elif along and along[0] > 0 and node.op == "group_norm":
             self._counted.append((node.name, labels))  # its statistics are over positions too
         self._put(node.outputs[0], labels)
-
-
-def _staying(gone: np.ndarray, axis: int) -> np.ndarray:
-    """Which indices of an axis have elements that are not removed."""
-    others = tuple(other for other in range(gone.ndim) if other != axis)
-    return np.atleast_1d(~gone.all(axis=others))
 
 
 def _mixed_axes(node: Node) -> Sequence[int]:

@@ -16,7 +16,7 @@ import numpy as np
 from fewbit.errors import UsageError
 from fewbit.graph.ir import Graph, Node, constant_view, scalar
 from fewbit.graph.layers import input_axis, output_axis, own_name, weight_operand
-from fewbit.graph.movement import MOVEMENT, move
+from fewbit.graph.movement import MOVEMENT, move, with_indices
 
 _PASSING = frozenset({"identity", "cast"})
 
@@ -246,7 +246,7 @@ class _Walk:
         shape[part.axis] = before[part.axis]
         labels = np.arange(1, before[part.axis] + 1).reshape(shape)
         outputs = [self._graph.dims(name) or () for name in node.outputs]
-        moved = [labels] if node.op in _PASSING else move(node, [labels], [before], outputs)
+        moved = [labels] if node.op in _PASSING else move(with_indices(self._graph, node), [labels], [before], outputs)
         for name, result in zip(node.outputs, moved or [np.zeros(0)]):
             axes = [axis for axis, size in enumerate(result.shape) if size > 1]
             if moved is None or len(axes) != 1 or not np.array_equal(result.reshape(-1), labels.reshape(-1)):
@@ -292,7 +292,8 @@ class _Walk:
         position = part.axis - rank + len(dims)
         if scalar(self._graph, operand) == 0:
             return
-        if view is None or position != len(dims) - 1 or dims[position] == 1 or view.axes[position] is None:
+        channels = dims[position] if position == len(dims) - 1 and dims else 1
+        if view is None or channels == 1 or view.axes[position] is None:
             self._stop(node)
         elif part.norm is None:
             self._vectors.append((part.space, view.constant))

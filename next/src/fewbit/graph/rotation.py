@@ -28,8 +28,7 @@ def rotation_edits(
 ) -> list[Edit]:
     """The edits that rotate a stream and heads.
 
-    A tied weight gets different values under its different names: an edit that names an alias gives it a tensor of its
-    own.
+    A tied weight gets different values under its different names: an edit that names an alias unties it.
 
     Args:
         graph: of the model.

@@ -239,10 +239,10 @@ def observer_class(name: str | type) -> type[Observer]:
         for part in path.split("."):
             member = getattr(member, part, None)
     elif isinstance(name, str):
-        member = registry.get("observers", name, param="observer_cls")
+        member = registry.get("observers", name)
     if not (isinstance(member, type) and issubclass(member, Observer)):
         raise UsageError(
-            f"{name!r} is not an observer", code="observer-class", param="observer_cls",
+            f"{name!r} is not an observer", code="observer-class", where="observer_cls",
             expected="a subclass of fewbit.observers._base.Observer", hint="`fewbit list observers` lists the names",
         )  # fmt: skip
     return member

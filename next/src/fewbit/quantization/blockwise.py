@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fewbit.algorithms._base import InputMoments, LayerProblem, WeightAlgorithm
 from fewbit.numerics.granularity import BlockShape
 from fewbit.numerics.grid import QuantizationGrid
-from fewbit.numerics.ops import Array
+from fewbit.numerics.ops import Array, namespace
 from fewbit.numerics.qtensor import QTensor
 from fewbit.numerics.quantize import fake_quantize, qparams_from_min_max
 from fewbit.progress import Bar
@@ -106,9 +106,24 @@ def _solve_block(
                 errors = {} if moments is None else layer_errors(weights[layer], tensor, moments)
                 solved[layer] = (tensor, errors)
         for number, (layer, name) in enumerate(layers.items()):
-            tensors[name], facts[name] = processes.share(solved.get(layer), number % processes.size)
+            tensors[name], facts[name] = _shared(processes, solved.get(layer), number % processes.size, weights[layer])
             block.set_weight(layer, tensors[name].dequantize())
     return tensors, facts
+
+
+def _shared(processes: Any, solution: Any, owner: int, like: Array) -> tuple[QTensor, dict[str, float]]:
+    """The solution of one process on every process; arrays travel as numpy's, which knows all their types."""
+    if processes.size == 1:
+        return solution  # type: ignore[no-any-return]
+    message = None
+    if solution is not None:
+        tensor, errors = solution
+        arrays = {name: array.cpu().numpy() for name, array in tensor.tensors().items()}
+        message = (tensor.grid.to_dict(), tensor.shape, tensor.block, arrays, errors)
+    grid, shape, block, arrays, errors = processes.share(message, owner)
+    torch = namespace(like)
+    tensors = {name: torch.from_numpy(array).to(like.device) for name, array in arrays.items()}
+    return QTensor.from_tensors(QuantizationGrid.from_dict(grid), shape, block, tensors), errors
 
 
 def _global_scale(weight: Array, grid: QuantizationGrid) -> Array:

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from fewbit.checkpoints._weights import read_header, read_tensor
 from fewbit.errors import UsageError
 from fewbit.numerics.grid import QuantizationGrid
 from fewbit.numerics.ops import is_numpy
@@ -61,11 +62,10 @@ class Journal:
 
     def read(self, block: int) -> tuple[dict[str, QTensor], dict[str, Any]]:
         """The quantized weights of a block by layer, and its facts."""
-        from safetensors import safe_open
-
-        with safe_open(self.folder / _name(block), framework="pt") as file:
-            entry = orjson.loads(file.metadata()["fewbit"])
-            return {layer: _read(file, layer, layout) for layer, layout in entry["layers"].items()}, entry["facts"]
+        file = self.folder / _name(block)
+        header = read_header(file)
+        entry = orjson.loads(header["__metadata__"]["fewbit"])
+        return {layer: _read(file, header, layer, layout) for layer, layout in entry["layers"].items()}, entry["facts"]
 
     def tensors(self) -> JournalTensors:
         """All finished layers, read one at a time."""
@@ -92,20 +92,19 @@ class Journal:
 
 
 class JournalTensors(Mapping[str, QTensor]):
-    """Quantized weights by layer; the files are memory-mapped and read when asked for."""
+    """Quantized weights by layer, read when asked for."""
 
     def __init__(self, folder: Path, blocks: int):
-        from safetensors import safe_open
-
-        self._layouts: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._layouts: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}
         for block in range(blocks):
-            file = safe_open(folder / _name(block), framework="pt").__enter__()
-            for layer, layout in orjson.loads(file.metadata()["fewbit"])["layers"].items():
-                self._layouts[layer] = (file, layout)
+            file = folder / _name(block)
+            header = read_header(file)
+            for layer, layout in orjson.loads(header["__metadata__"]["fewbit"])["layers"].items():
+                self._layouts[layer] = (file, header, layout)
 
     def __getitem__(self, layer: str) -> QTensor:
-        file, layout = self._layouts[layer]
-        return _read(file, layer, layout)
+        file, header, layout = self._layouts[layer]
+        return _read(file, header, layer, layout)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layouts)
@@ -114,8 +113,8 @@ class JournalTensors(Mapping[str, QTensor]):
         return len(self._layouts)
 
 
-def _read(file: Any, layer: str, layout: Mapping[str, Any]) -> QTensor:
-    arrays = {name: file.get_tensor(f"{layer}|{name}") for name in layout["arrays"]}
+def _read(file: Path, header: Mapping[str, Any], layer: str, layout: Mapping[str, Any]) -> QTensor:
+    arrays = {name: read_tensor(file, header[f"{layer}|{name}"]) for name in layout["arrays"]}
     grid = QuantizationGrid.from_dict(layout["grid"])
     return QTensor.from_tensors(grid, tuple(layout["shape"]), tuple(layout["block"]), arrays)
 

@@ -130,10 +130,12 @@ def _refuse_unused(config: Config, layers: Sequence[ModuleLayer]) -> None:
     kinds = {kind for layer in layers for kind in layer.types}
     errors: list[FewbitError] = [
         UsageError(
-            f"no layer matches {entry!r}", code="layer-unknown", param="config",
+            f"no layer matches {entry!r}",
+            code="layer-unknown",
+            param="config",
             expected=", ".join(nearest(entry, {*known, *kinds})) or "a layer of the model",
             hint="print(ModelQuantizer(config).plan(model).layers) lists every layer",
-        )  # fmt: skip
+        )
         for entry in config.unused(names, kinds)
     ]
     raise_all(errors)
@@ -174,7 +176,7 @@ def _without_what_cannot_be(plan: ModuleLayerPlan) -> ModuleLayerPlan:
     elif not layer.observable:
         for slot in ("input_tensors", "output_tensors"):
             if getattr(specs, slot) is not None:
-                removed[slot] = f"its weights only: {layer.type} has no forward of its own that could be observed"
+                removed[slot] = f"its weights only: {layer.type} does not run a forward that could be observed"
     if specs.bias is not None and layer.bias is None:
         removed["bias"] = ""
     if not removed:

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fewbit.backends._base import Layer
-from fewbit.checkpoints._base import LayerFormat
+from fewbit.checkpoints._base import CheckpointFormat, LayerFormat
 from fewbit.config.patterns import IgnoredScope
 from fewbit.config.presets import GROUP_SIZES, Preset
 from fewbit.errors import ModelError
+from fewbit.numerics.dtypes import Dtype
 from fewbit.numerics.granularity import QSchemeType
+from fewbit.numerics.grid import QuantizationGrid
+from fewbit.numerics.scales import ScaleType
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,39 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every layer of a model with its decision."""
+    """Every layer of a model with its decision; `print` shows it as a table.
+
+    Args:
+        preset: resolved for the target.
+        layers: in the order of the model.
+        settings: that `quantize` takes to do exactly this, by parameter name.
+        facts: about the run: model, target, size before and after, estimates.
+    """
 
     preset: Preset
     layers: tuple[LayerPlan, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
+        """One line: `Plan(61 layers: 52 w8a16, 9 float)`."""
         count = sum(plan.quantized for plan in self.layers)
         return f"Plan({len(self.layers)} layers: {count} {self.preset.name}, {len(self.layers) - count} float)"
+
+    def __str__(self) -> str:
+        from fewbit.quantization.plan_text import plan_text
+
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        from fewbit.quantization.plan_text import plan_html
+
+        return plan_html(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        rows = [plan.row() for plan in self.layers]
+        return {"preset": self.preset.name, "layers": rows, "settings": dict(self.settings), **self.facts}
 
 
 def make_plan(
@@ -67,8 +95,7 @@ def make_plan(
     ignore: Any = (),
     *,
     group_size: int | None = None,
-    refusal: Callable[[LayerFormat], str | None] | None = None,
-    head: str = "",
+    formats: Sequence[CheckpointFormat] = (),
 ) -> Plan:
     """Decide for each layer.
 
@@ -77,18 +104,19 @@ def make_plan(
         preset: resolved for the target.
         ignore: whatever `IgnoredScope.of` takes.
         group_size: weights that share a scale, instead of the preset's; -1 for a complete channel.
-        refusal: why the file format cannot hold a layer; `None` if it can.
-        head: why the output layer stays in float; empty if it does not.
+        formats: of the files that will be written: all of them must be able to hold a layer.
 
     Raises:
         UsageError: an entry of `ignore` matches nothing.
         ModelError: nothing would be quantized.
     """
+    head = next((checkpoint.float_head for checkpoint in formats if checkpoint.float_head), "")
     ignored = set(IgnoredScope.of(ignore).select({layer.name: [layer.type] for layer in layers}))
-    reasons = {layer.name: head for layer in layers if head and layer.role == "head"} | dict.fromkeys(ignored, "ignored")
+    reasons = {layer.name: head for layer in layers if head and layer.role == "head"}
+    reasons |= dict.fromkeys(ignored, "ignored")
     preset = _with_group_size(preset, [layer for layer in layers if layer.name not in reasons], group_size)
     plans = tuple(
-        LayerPlan(layer, None, reasons[layer.name]) if layer.name in reasons else _decide(layer, preset, refusal)
+        LayerPlan(layer, None, reasons[layer.name]) if layer.name in reasons else _decide(layer, preset, formats)
         for layer in layers
     )
     if not any(plan.quantized for plan in plans):
@@ -113,16 +141,18 @@ def _with_group_size(preset: Preset, layers: Sequence[Layer], group_size: int | 
     return preset if size == preset.group_size else preset.with_group_size(size)
 
 
-def _decide(layer: Layer, preset: Preset, refusal: Callable[[LayerFormat], str | None] | None) -> LayerPlan:
+def _decide(layer: Layer, preset: Preset, formats: Sequence[CheckpointFormat]) -> LayerPlan:
     kind = layer_format(preset, layer.channel_axis)
+    for checkpoint in formats:
+        kind = checkpoint.adapt(kind)
     grid = kind.weight
     if grid.granularity is QSchemeType.per_group and grid.group_size > 0:
         width = layer.shape[1 - layer.channel_axis] if len(layer.shape) == 2 else 0
         if width % grid.group_size or not width:
             return LayerPlan(layer, None, f"groups of {grid.group_size} do not divide its {width} inputs")
-    if refusal is not None and (reason := refusal(kind)):
-        return LayerPlan(layer, None, reason)
-    return LayerPlan(layer, kind)
+    reasons = [checkpoint.refusal(kind, layer.shape) for checkpoint in formats]
+    reason = next(filter(None, reasons), None)
+    return LayerPlan(layer, None, reason) if reason else LayerPlan(layer, kind)
 
 
 def layer_format(preset: Preset, channel_axis: int = 0) -> LayerFormat:
@@ -134,6 +164,9 @@ def layer_format(preset: Preset, channel_axis: int = 0) -> LayerFormat:
     """
     from fewbit.config.spec import QuantizationSpec  # imports pydantic: not before a model is there
 
+    if preset.is_gguf:  # the writer chooses types by layer; this is the most common one's width
+        dtype, blocks = Dtype[f"int{preset.weight_bits}"], {"group_size": 32, "scale_type": ScaleType.float16}
+        return LayerFormat(QuantizationGrid(dtype, QSchemeType.per_group, axis=channel_axis, **blocks))
     weight = QuantizationSpec(**preset.slots["weight"]).complete("weight").grid().replace(axis=channel_axis)
     inputs = preset.slots.get("input_tensors")
     return LayerFormat(weight, None if inputs is None else QuantizationSpec(**inputs).complete("input_tensors").grid())

@@ -23,6 +23,7 @@ class Target:
         aliases: what `int8`, `int4` ... become; canonical presets are themselves.
         presets: the canonical presets it can run, without group sizes.
         format: the checkpoint format it loads; empty if it loads the kind of file that came in.
+        reads: other checkpoint formats that it loads too.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Target:
     aliases: Mapping[str, str]
     presets: frozenset[str]
     format: str = ""
+    reads: tuple[str, ...] = ()
 
     def resolve(self, preset: str) -> Preset:
         """What a preset means for this runtime.

@@ -12,4 +12,5 @@ TARGET = Target(
         "fp8_dynamic", "fp8_block", "fp8_a16", "nvfp4", "nvfp4_a16", "mxfp4", "mxfp4_a16",
     }),
     format="compressed_tensors",
+    reads=("gptq", "awq"),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from fewbit import check_dataset, open_dataset
 from fewbit.api.capture import capture
+from fewbit.data.capture.sample_folder import check_sample_folder
 from fewbit.errors import DataError, UsageError
 from fewbit.options import option
 
@@ -317,3 +318,11 @@ def test_options_are_those_of_the_table():
     parameters = inspect.signature(capture).parameters
     assert list(parameters) == ["model", "output", "names", "samples", "overwrite"]
     assert all(parameters[name].default == option(name).default for name in ("names", "overwrite"))
+
+
+def test_a_recording_is_not_replaced_while_it_is_read(tmp_path):
+    folder = tmp_path / "data"
+    record(Net(), folder, (torch.zeros(2, 4),))
+    with pytest.raises(UsageError) as caught:
+        check_sample_folder(folder, overwrite=True, inputs=[folder])
+    assert caught.value.code == "output-in-input"

@@ -2,6 +2,8 @@
 """Texts as inputs of a language model: what it asks for, how long, joined or one each; and which tokenizer."""
 
 import json
+import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -212,3 +214,37 @@ def test_fingerprints_tell_tokenizers_apart():
     tokenizers = (ByteTokenizer(), word_tokenizer(), word_tokenizer(template=TEMPLATE), piece_tokenizer())
     assert len({tokenizer_fingerprint(tokenizer) for tokenizer in tokenizers}) == 4
     assert tokenizer_fingerprint(word_tokenizer()) == tokenizer_fingerprint(word_tokenizer())
+
+
+@pytest.mark.parametrize("pack", ["concatenate", "pad"])
+def test_memory_does_not_grow_with_the_rows(pack):
+    read, arrays, most = [], [], 0
+
+    class Counted(Rows):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    rows = Counted({"text": f"w{10 + number % 80} " * 4} for number in range(2000))
+    dataset = text_inputs(Dataset.of(rows, DataReport()), model(), {"tokenizer": word_tokenizer(), "pack": pack})
+    assert len(read) < 600, "the first sequence took more than two blocks of rows"
+    for index in dataset.indices():
+        arrays.append(weakref.ref(dataset[index]["input_ids"]))
+        most = max(most, sum(array() is not None for array in arrays[-300:]))
+    assert most <= 2 and sorted(read) == list(range(2000))
+    sequences = dataset.report.facts["text"]["sequences"]
+    assert sequences == len(dataset) == (2000 if pack == "pad" else 2000 * 5 // 512)
+
+
+def test_a_stream_read_again_gives_and_reports_the_same():
+    dataset = inputs([*ROWS, {"text": " "}, {"text": "w14 w15"}], pack="pad", max_length=2)
+    first = [sample["input_ids"].tolist() for sample in dataset]
+    facts = dict(dataset.report.facts["text"])
+    assert facts == {
+        "pack": "pad", "max_length": 2, "sequences": 3, "tokens": 5, "rows": 4, "truncated": 1, "empty": 1,
+    }  # fmt: skip
+    assert [dataset[index]["input_ids"].tolist() for index in (2, 1, 0)] == first[::-1]
+    assert [sample["input_ids"].tolist() for sample in pickle.loads(pickle.dumps(dataset))] == first
+    assert dataset.report.facts["text"] == facts and dataset.report.counts == {"no-text": 1} and len(dataset) == 3
+    with pytest.raises(IndexError):
+        dataset[3]

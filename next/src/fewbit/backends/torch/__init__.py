@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.backends._base import Edit, Inputs, Layer, Model
-from fewbit.backends._headers import not_built
 from fewbit.model_info import ModelInfo
 
 
@@ -18,7 +17,7 @@ class TorchBackend:
     name = "torch"
     suffixes = ("FILE.py:FN",)
     extra = "torch"
-    target = "torch"
+    target = "pytorch"
     edits: frozenset[type[Edit]] = frozenset()
 
     def matches(self, source: Any) -> bool:
@@ -28,7 +27,8 @@ class TorchBackend:
         from fewbit.data.user_code import parse_reference
 
         if isinstance(source, str | Path):
-            return parse_reference(str(source)) is not None or is_model_folder(Path(source))
+            path = Path(source)
+            return parse_reference(str(source)) is not None or is_model_folder(path) or path.suffix == ".gguf"
         return is_module(source)
 
     def inspect(self, source: Any) -> ModelInfo:
@@ -40,6 +40,10 @@ class TorchBackend:
                 from fewbit.backends.torch.factory import inspect_factory
 
                 return inspect_factory(str(source))
+            if Path(source).suffix == ".gguf":
+                from fewbit.backends.torch.gguf_file import inspect_gguf
+
+                return inspect_gguf(Path(source))
             from fewbit.backends.torch.huggingface import inspect_folder
 
             return inspect_folder(Path(source))
@@ -51,15 +55,17 @@ class TorchBackend:
         """Whether a folder holds a decoder that generates text."""
         from fewbit.backends.torch.huggingface import inspect_folder, is_model_folder
 
+        if isinstance(source, str | Path) and Path(source).suffix == ".gguf":
+            return True
         if not isinstance(source, str | Path) or not is_model_folder(Path(source)):
             return False
         return inspect_folder(Path(source)).task == "text-generation"
 
     def weight_files(self, source: Path) -> Any:
         """Names and tensors of the weight files."""
-        from fewbit.backends.torch.weight_files import WeightFiles
+        from fewbit.backends.torch.weight_files import open_source
 
-        return WeightFiles(source)
+        return open_source(Path(source))
 
     def linear_layers(self, source: Path) -> tuple[Layer, ...]:
         """The linear layers of the blocks and the head."""
@@ -81,9 +87,23 @@ class TorchBackend:
 
         return open_stream(source, batches, held_out, device=device, formats=formats)
 
+    def load_checkpoint(self, weights: Any, *, device: str, freeze: bool) -> Any:
+        """The model of any checkpoint, quantized linear layers packed."""
+        from fewbit.backends.torch.checkpoint_model import load_checkpoint
+
+        return load_checkpoint(weights, device=device, freeze=freeze)
+
     def load(self, source: Any) -> Model:
-        """Not built yet."""
-        raise not_built("PyTorch", source)
+        """A copy of a module; of a path the complete model. Folders are quantized block by block: `block_stream`."""
+        from fewbit.backends.torch.module_model import ModuleModel
+
+        if isinstance(source, str | Path):
+            from fewbit.backends.torch.loading import load_module
+
+            loaded: Any = ModuleModel(load_module(source))
+            return loaded  # type: ignore[no-any-return]
+        copy: Any = ModuleModel.read(source)
+        return copy  # type: ignore[no-any-return]
 
 
 BACKEND = TorchBackend()

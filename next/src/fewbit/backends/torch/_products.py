@@ -21,7 +21,7 @@ from fewbit.numerics.quantize import quantize
 from fewbit.numerics.rounding import RoundType
 
 LARGE = 1 << 20
-"""Elements of a weight from which oneDNN's own layout pays: at 2 tokens and 4096 x 4096 it takes 0.4 instead of 6 ms."""
+"""Elements of a weight from which oneDNN's layout pays: 0.4 instead of 6 ms for 2 tokens and 4096 x 4096."""
 LONGEST = 1 << 16
 """Features; the sum of more products of bytes may leave int32."""
 FEW_TOKENS = 80
@@ -30,6 +30,7 @@ _TILE = 1 << 20
 _PACKED_ROWS = 64  # a multiple of the rows that any processor packs together
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127  # bounds of scales and ranges in `qparams_from_min_max`
 _ONE_SCALE = (QSchemeType.per_tensor, QSchemeType.per_token)
+_WORDS = {8: torch.int64, 16: torch.complex128}
 _NO_ZERO = torch.zeros(1, dtype=torch.int32)
 
 
@@ -39,7 +40,7 @@ class Int8Activation(NamedTuple):
     Args:
         integers: int8; those of unsigned types moved down by 128, and `zero` with them.
         scale: float32, one or one per token `[tokens, 1]`.
-        zero: float32 with whole numbers, shaped like `scale`, or `None`.
+        zero: float32 with integers, shaped like `scale`, or `None`.
     """
 
     integers: Tensor
@@ -114,7 +115,9 @@ def _scale_function(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[
 
     if not quantizer.dynamic:
         return fixed
-    plain = QuantizationGrid(grid.dtype, grid.granularity, symmetric=grid.symmetric, rounding=grid.rounding, seed=grid.seed)
+    plain = QuantizationGrid(
+        grid.dtype, grid.granularity, symmetric=grid.symmetric, rounding=grid.rounding, seed=grid.seed
+    )
     if grid.replace(axis=plain.axis, group_size=plain.group_size, block_size=plain.block_size) != plain:
         return any_other
     if grid.asymmetric:
@@ -286,46 +289,48 @@ def has_onednn_convolution() -> bool:
 
 
 def pack_int4(integers: Tensor) -> Tensor:
-    """uint8 [out, in] holding 0 to 15, as PyTorch's CPU kernel wants them: bytes [out, in / 2]; `out` a multiple of 16."""
-    parts = [torch._convert_weight_to_int4pack_for_cpu(part.int(), 1) for part in integers.split(_rows_of_a_tile(integers))]
+    """uint8 [out, in] holding 0 to 15 as PyTorch's CPU kernel wants them, [out, in / 2]; `out` is a multiple of 16."""
+    parts = [
+        torch._convert_weight_to_int4pack_for_cpu(part.int(), 1) for part in integers.split(_rows_of_a_tile(integers))
+    ]
     return torch.cat(parts)
 
 
 def unpack_int4(packed: Tensor) -> Tensor:
     """The inverse of `pack_int4`."""
     integers = packed.new_empty(packed.shape[0], 2 * packed.shape[1])
-    for rows, tile in int4_tiles(packed):
-        integers[rows] = tile
+    for rows, blocks in _int4_blocks(packed):
+        columns = _in_order(blocks)
+        integers[rows] = columns.transpose(1, 2).reshape(-1, columns.shape[1])
     return integers
-
-
-def int4_tiles(packed: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Some rows at a time: which, and their integers, uint8 [rows, in]."""
-    step = _rows_of_a_tile(packed) // 2 // _PACKED_ROWS * _PACKED_ROWS or _PACKED_ROWS
-    for start in range(0, packed.shape[0], step):
-        part = packed[start : start + step]
-        yield slice(start, start + len(part)), _unpack_rows(part)
 
 
 def _rows_of_a_tile(x: Tensor) -> int:
     return max(_TILE // x.shape[1] // _PACKED_ROWS, 1) * _PACKED_ROWS
 
 
-def _unpack_rows(packed: Tensor) -> Tensor:
-    """Blocks of rows are packed column after column; the order of rows inside a column depends on the processor."""
-    width, (rows, half) = _packed_rows(), packed.shape
+def _int4_blocks(packed: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Some rows at a time: which, and their bytes as [blocks, in, rows of a block / 2], columns first."""
+    (rows, half), width = packed.shape, _packed_rows()
     tail = rows % width
-    blocks = packed[: rows - tail].view(-1, 2 * half, width // 2)
-    parts = [_halves(blocks)[..., _row_order(width)].transpose(1, 2).reshape(rows - tail, 2 * half)]
+    step = max(_rows_of_a_tile(packed) // 2 // width, 1) * width
+    for start in range(0, rows - tail, step):
+        stop = min(start + step, rows - tail)
+        yield slice(start, stop), packed[start:stop].view(-1, 2 * half, width // 2)
     if tail:
-        last = packed[rows - tail :].view(1, 2 * half, tail // 2)
-        parts.append(_halves(last)[..., _row_order(tail)].transpose(1, 2).reshape(tail, 2 * half))
-    return torch.cat(parts)
+        yield slice(rows - tail, rows), packed[rows - tail :].view(1, 2 * half, tail // 2)
 
 
 def _halves(packed: Tensor) -> Tensor:
     """The integers of […, bytes]: all low halves, then all high ones."""
     return torch.cat([packed & 15, packed >> 4], -1)
+
+
+def _in_order(blocks: Tensor) -> Tensor:
+    """The integers of packed blocks, [blocks, in, rows of a block]."""
+    order = _row_order(2 * blocks.shape[2])
+    integers = _halves(blocks)
+    return integers if order is None else integers[..., order]
 
 
 @cache
@@ -337,10 +342,10 @@ def _packed_rows() -> int:
 
 
 @cache
-def _row_order(rows: int) -> Tensor:
-    """Where each row lies among the integers of one column."""
-    positions = _learned_positions(rows).view(2, 2, rows // 2)  # half, column, byte
-    return (positions[:, 0].flatten() // 2).argsort()
+def _row_order(rows: int) -> Tensor | None:
+    """Where each row lies among the integers of a column; `None` if in order. It depends on the processor."""
+    position = _learned_positions(rows).view(2, 2, rows // 2)[:, 0].flatten() // 2  # half, column, byte
+    return None if torch.equal(position, torch.arange(rows)) else position.argsort()
 
 
 def _learned_positions(rows: int) -> Tensor:
@@ -354,15 +359,28 @@ def _learned_positions(rows: int) -> Tensor:
 
 
 def int4_linear(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Tensor:
-    """Σ x * ((integer - 8) * scale + zero): bfloat16 [m, in], scales and zeros [in / group, out, 2] to bfloat16 [m, out]."""
+    """Σ x * ((integer - 8) * scale + zero), bfloat16 [m, out].
+
+    Args:
+        x: bfloat16, [m, in].
+        weight: of `pack_int4`.
+        scales: scales and zeros, bfloat16, [in / group, out, 2].
+        group: inputs that share a scale.
+    """
     if x.shape[0] <= FEW_TOKENS:
         return torch._weight_int4pack_mm_for_cpu(x, weight, group, scales)
     out = x.new_empty(x.shape[0], scales.shape[1])
-    compute = x if torch.ops.mkldnn._is_mkldnn_bf16_supported() else x.float()
-    for rows, integers in int4_tiles(weight):
-        scale, zero = scales[:, rows].permute(2, 1, 0).float().unsqueeze(-1)  # each [rows, in / group, 1]
-        values = integers.float().view(integers.shape[0], -1, group).sub_(8).mul_(scale).add_(zero)
-        out[:, rows] = compute @ values.view_as(integers).to(compute.dtype).t()
+    x = x if torch.ops.mkldnn._is_mkldnn_bf16_supported() else x.float()
+    values = tile = x.new_empty(0)
+    for rows, blocks in _int4_blocks(weight):
+        integers = _in_order(blocks)
+        count, features, width = integers.shape
+        if values.shape != integers.shape:  # made once: fresh memory costs more than the arithmetic on it
+            values, tile = x.new_empty(integers.shape, dtype=torch.float32), x.new_empty(features, count, width)
+        part = scales[:, rows].float().view(-1, count, width, 2)
+        scale, zero = part.permute(3, 1, 0, 2).unsqueeze(3).contiguous()  # each [blocks, in / group, 1, rows]
+        values.copy_(integers).view(count, -1, group, width).mul_(scale).add_(zero.sub_(scale, alpha=8))
+        out[:, rows] = x @ tile.copy_(values.transpose(0, 1)).flatten(1)
     return out
 
 
@@ -379,6 +397,26 @@ def run_int4_linear(x: Tensor, weight: Tensor, scales: Tensor, group: int) -> Te
     if exporting():
         return torch._weight_int4pack_mm_for_cpu(x, weight, group, scales)
     return _call(int4_linear, _int4_linear)(x, weight, scales, group)
+
+
+# Bytes that hold several elements.
+
+
+def byte_table(elements: Tensor) -> Tensor:
+    """The values of each byte, as one number of all their bits; see `look_up`.
+
+    Args:
+        elements: the value of every pattern of 2 or 4 bits; the first element of a byte is in its lowest bits.
+    """
+    bits = (len(elements) - 1).bit_length()
+    patterns = torch.arange(256, device=elements.device)[:, None] >> torch.arange(0, 8, bits, device=elements.device)
+    values = elements.float()[patterns & (len(elements) - 1)].contiguous()
+    return values.view(_WORDS[values.shape[1] * values.element_size()]).flatten()
+
+
+def look_up(table: Tensor, packed: Tensor) -> Tensor:
+    """float32 values [… * elements of a byte] of packed bytes; several times faster than shifts and a cast."""
+    return table.index_select(0, packed.reshape(-1).int()).view(torch.float32)
 
 
 # What tracers see.

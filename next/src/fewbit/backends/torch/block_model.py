@@ -148,8 +148,14 @@ class BlockModel:
                 else:
                     owner._buffers[name] = value.to(self.device)
         if not prefix and hasattr(module, "tie_weights"):
-            module.tie_weights()
+            module.tie_weights()  # type: ignore[operator]
         missing = [name for name, value in [*module.named_parameters(), *module.named_buffers()] if value.is_meta]
+        if any(".experts." in f".{name}" for name in missing):
+            raise ModelError(
+                f"the experts of {prefix or type(module).__name__} are stored one by one, and transformers joins them",
+                code="experts-later", expected="a dense model; mixtures of experts are not built yet",
+                hint="quantize without {data}: experts stay in float",
+            )  # fmt: skip
         if missing:
             raise ModelError(
                 f"weights are missing: {', '.join(prefix + name for name in missing[:4])}"
@@ -188,7 +194,8 @@ def linear_layers(block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def is_transposed(module: nn.Module) -> bool:
     """Whether a linear layer stores its weight [in, out]."""
-    return type(module).__name__ == "Conv1D" and getattr(module, "weight", None) is not None and module.weight.ndim == 2
+    weight = getattr(module, "weight", None)
+    return type(module).__name__ == "Conv1D" and isinstance(weight, Tensor) and weight.ndim == 2
 
 
 def weight_of(module: nn.Module) -> Tensor:

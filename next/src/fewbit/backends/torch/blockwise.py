@@ -26,6 +26,8 @@ from fewbit.numerics.quantize import fake_quantize, qparams_from_min_max
 
 _WIDE, _WIDE_LEAVES = 8192, 8
 """Inputs of a layer above which the tree of sums has few leaves: every pending sum takes 4 · width² bytes."""
+_STRIP = 4096
+"""Rows of a sum that are computed at a time on a GPU."""
 _MOST_KEPT = 4 << 30
 """Bytes of the float model's activations in one block that are kept in memory instead of computed again."""
 
@@ -187,6 +189,7 @@ class OpenBlock:
         sums = _MomentSums()
         for leaf, (x, gap) in zip(leaves, self._inputs(group, weight)):
             sums.add(leaf, x, gap)
+            del x, gap  # or they would be there while the next batch runs
         sums.close_leaf()
         processes, device = stream.processes, stream.model.device
         tokens = processes.sum_count(sums.tokens)
@@ -211,6 +214,7 @@ class OpenBlock:
             x = _rows(inputs[layer], mask)
             if not stream.correct:
                 yield x, None
+                del x, inputs
                 continue
             if self._wanted is not None:
                 wanted = self._wanted[number]
@@ -221,7 +225,9 @@ class OpenBlock:
             if group.residual:
                 gap = gap @ weight.T
                 gap += _rows(wanted[group.residual], mask) - _rows(inputs[group.residual], mask)
+            del wanted, inputs
             yield x, gap
+            del x, gap
 
     @torch.no_grad()
     def advance(self) -> None:
@@ -402,12 +408,12 @@ def _rows(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def _accumulate(sums: dict[str, Tensor], key: str, left: Tensor, right: Tensor) -> None:
     """Add leftᵀ right in float32; on a CPU half of a symmetric product is computed."""
-    if left.is_cuda and left.dtype != torch.float32:
-        product = torch.mm(left.T, right, out_dtype=torch.float32)
-        sums[key] = sums[key].add_(product) if key in sums else product
-        return
     if key not in sums:
         sums[key] = torch.zeros(left.shape[1], right.shape[1], device=left.device)
+    if left.is_cuda and left.dtype != torch.float32:
+        for part, columns in zip(sums[key].split(_STRIP), left.split(_STRIP, 1)):  # products take little memory
+            part.add_(torch.mm(columns.T, right, out_dtype=torch.float32))
+        return
     if left is right and not left.is_cuda:
         _add_gram(sums[key], left.float())
     else:

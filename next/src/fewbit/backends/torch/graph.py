@@ -2,13 +2,16 @@
 """The neutral graph of a PyTorch module: its layers always, what connects them if `torch.export` can trace it.
 
 A module that cannot be exported as one piece is read part by part: blocks, then attention and MLP, as far as they can
-be exported. Every layer that is missing then is listed alone, with an input and an output of its own, so that analysis
-has nothing to connect. Nothing here runs or changes the module's parameters.
+be exported. Every layer that is missing then is listed alone, with an input and an output that nothing else has, so
+that analysis has nothing to connect. The module itself is never changed.
+
+Nodes of layers and norms have the module's path as their name if it is called once, so that edits can name them.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -57,8 +60,8 @@ def module_graph(module: nn.Module, example: ModuleCall | None = None, *, prefix
             parts, failures = _read(module, example, constants, prefix)
     graph = _merge(parts, listing, constants)
     listed = {layer.weight for layer in layers(graph)}
-    matrices = [constants[prefix + name] for name, parameter in module.named_parameters() if parameter.ndim > 1]
-    unknown = [matrix.name for matrix in matrices if matrix.name not in listed]
+    matrices = [constants[prefix + name] for name, _ in module.named_parameters() if prefix + name in constants]
+    unknown = [matrix.name for matrix in matrices if len(matrix.shape) > 1 and matrix.name not in listed]
     if unknown:
         more = " …" if len(unknown) > 8 else ""
         notes.append(f"parameters of no known layer stay as they are: {', '.join(unknown[:8])}{more}")
@@ -72,7 +75,7 @@ def export_module(module: nn.Module, example: ModuleCall) -> torch.export.Export
 
 
 def edited_runner(
-    module: nn.Module, example: ModuleCall, graph: Graph | None = None
+    module: nn.Module, example: ModuleCall, graph: Graph | None = None, *, prefix: str = ""
 ) -> Callable[[Sequence[Edit]], list[np.ndarray]]:
     """A function that runs a module with edits of its constants, for `check_families`; the module is not changed.
 
@@ -80,15 +83,16 @@ def edited_runner(
         module: as it is.
         example: a sample other than the one its graph was read with.
         graph: of the module; needed for `AddBias`.
+        prefix: of the names in the graph.
     """
-    tensors = {name: tensor for name, tensor, _ in _named_tensors(module)}
+    tensors = {f"{prefix}{name}": tensor for name, tensor, _ in _named_tensors(module)}
     constants = tied_constants({name: (tensor, True) for name, tensor in tensors.items()})
 
     def run(edits: Sequence[Edit]) -> list[np.ndarray]:
         changed, biases = dict[str, Tensor](), dict[str, Tensor]()
         for edit in edits:
             if isinstance(edit, AddBias) and graph is not None:
-                biases[graph.by_name[edit.node].label] = torch.as_tensor(edit.bias)
+                biases[graph.by_name[edit.node].label.removeprefix(prefix)] = torch.as_tensor(edit.bias)
             elif isinstance(edit, ScaleChannels | SetConstant) and edit.constant in tensors:
                 current = changed.get(edit.constant, tensors[edit.constant]).detach()
                 scaled = edit.scaled(current) if isinstance(edit, ScaleChannels) else torch.as_tensor(edit.value)
@@ -107,7 +111,8 @@ def edited_runner(
                 handle = module.get_submodule(path).register_forward_hook(_adding(bias))
                 stack.callback(handle.remove)
             arguments = dict(example.kwargs or {})
-            outputs = torch.func.functional_call(module, changed, example.args, arguments, tie_weights=False)
+            own = {name.removeprefix(prefix): tensor for name, tensor in changed.items()}
+            outputs = torch.func.functional_call(module, own, example.args, arguments, tie_weights=False)
         return [_array(leaf) for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
     return run
@@ -341,7 +346,7 @@ def _reason_against(owner: nn.Module, parameter: str) -> str | None:
 
 def _merge(parts: Sequence[Graph], listing: Sequence[Node], constants: Mapping[str, Constant]) -> Graph:
     """Graphs of parts side by side, and the layers that none of them has."""
-    nodes = [node for part in parts for node in part.nodes]
+    nodes = _named_by_module([node for part in parts for node in part.nodes], constants)
     values = {name: value for part in parts for name, value in part.values.items()}
     used = {name: constant for part in parts for name, constant in part.constants.items()}
     covered = {(layer.weight, layer.op) for part in parts for layer in layers(part)}
@@ -361,6 +366,18 @@ def _merge(parts: Sequence[Graph], listing: Sequence[Node], constants: Mapping[s
         outputs += node.outputs
         nodes.append(node)
     return Graph(tuple(inputs), tuple(outputs), tuple(nodes), values, used)
+
+
+def _named_by_module(nodes: Sequence[Node], constants: Mapping[str, Constant]) -> list[Node]:
+    """Nodes that read parameters, under the names of their modules."""
+    own = Counter(node.label for node in nodes if not constants.keys().isdisjoint(node.reads))
+    taken = {node.name for node in nodes}
+    return [
+        replace(node, name=node.label)
+        if own[node.label] == 1 and node.label not in taken and not constants.keys().isdisjoint(node.reads)
+        else node
+        for node in nodes
+    ]
 
 
 __all__ = ["ModuleCall", "edited_runner", "export_module", "is_transposed_linear", "module_graph"]

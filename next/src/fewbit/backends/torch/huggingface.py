@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 
 from fewbit.backends._headers import describe_content, open_model_file, unreadable
-from fewbit.backends._sidecar import as_labels, read_json, read_sidecar_files
+from fewbit.backends._sidecar import read_json, read_sidecar_files
 from fewbit.errors import ModelError
-from fewbit.model_info import ModelInfo, TensorInfo
+from fewbit.model_info import ModelInfo, TensorInfo, as_labels
 
 _MOST_HEADER = 100 << 20
 """The limit of the safetensors library."""

@@ -2,7 +2,7 @@
 """A quantized layer: a subclass of the layer's own class whose weights are packed buffers.
 
 The module stays what it was. Its parameter becomes buffers with integers and scales, and a property of the parameter's
-name gives the float values to whoever asks, so the forward of any subclass of Linear or of a convolution runs
+name gives the float values, so the forward of any subclass of Linear or of a convolution runs
 unchanged. A frozen layer runs a kernel in its place (`kernels.py`). A kernel may store the integers in a layout of its
 own; saving, copying, pickling and moving show the plain buffers, and the kernel is chosen anew on the other side.
 """
@@ -27,6 +27,7 @@ from fewbit.numerics.scales import stored_dtype
 PARTS = ("packed", "scale", "zero_point", "global_scale")
 """The buffers of a weight: `weight_packed`, `weight_scale` ..."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # new in PyTorch 2.7
 
 
@@ -79,7 +80,8 @@ def as_quantized(module: nn.Module) -> QuantizedLayer:
     layer: Any = module
     if not isinstance(module, QuantizedLayer):
         vars(layer).pop("_flat_weights", None)  # recurrent layers hold their parameters a second time
-        layer.__class__ = quantized_class(type(layer), ())
+        base: Any = type(layer)
+        layer.__class__ = quantized_class(base, ())
         layer.stored = {}
         layer.kernel = layer.conditions = None
         layer.input_quantizer = layer.output_quantizer = None
@@ -88,8 +90,8 @@ def as_quantized(module: nn.Module) -> QuantizedLayer:
 
 
 @cache
-def quantized_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
-    """The subclass of `base` whose parameters `names` are quantized; one per pair."""
+def quantized_class(base: Any, names: tuple[str, ...]) -> type[nn.Module]:
+    """The subclass of a module class whose parameters `names` are quantized; one per pair."""
     mixin = QuantizedRecurrent if issubclass(base, nn.RNNBase) else QuantizedLayer
     body: dict[str, Any] = {name: property(_reader(name)) for name in names}
     body |= {"float_class": base, "__module__": __name__}
@@ -143,6 +145,8 @@ class LayerKernel(Protocol):
     conditions: KernelConditions
     takes: tuple[str, ...]
     """The parts of the weight that are stored here and no longer in the layer."""
+    wraps: bool
+    """It runs the layer's own forward, with all arguments, and provides only the weight (`stand_in`)."""
 
     def run(self, layer: Any, x: Tensor) -> Tensor:
         """The layer's output, in the dtype of `x`."""
@@ -169,7 +173,7 @@ class QuantizedLayer(nn.Module):
         conditions: of the kernel; also if no kernel took the layer, since another device may have one.
     """
 
-    float_class: ClassVar[type[nn.Module]]
+    float_class: ClassVar[Any]
     stored: dict[str, StoredWeight]
     input_quantizer: ActivationQuantizer | None
     output_quantizer: ActivationQuantizer | None
@@ -192,11 +196,14 @@ class QuantizedLayer(nn.Module):
 
     def float_parameter(self, name: str) -> Tensor:
         """The values of a quantized parameter."""
+        stand_in: Tensor | None = getattr(self.kernel, "stand_in", None)
+        if stand_in is not None:
+            return stand_in
         values: Tensor = self.qtensor(name).dequantize(self.stored[name].dtype)
         return values
 
     def qtensor(self, name: str) -> QTensor:
-        """A quantized parameter; from the kernel if that stores it in a layout of its own."""
+        """A quantized parameter; from the kernel if that stores it in another layout."""
         arrays = {part: self._buffers.get(f"{name}_{part}") for part in PARTS}
         if self.kernel is not None and name == "weight" and self.kernel.takes:
             arrays |= self.kernel.parts()
@@ -211,7 +218,9 @@ class QuantizedLayer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with thawed(self):
-            dtypes = {name: _dtype_after(fn, self._buffers[f"{name}_packed"], w.dtype) for name, w in self.stored.items()}
+            dtypes = {
+                name: _dtype_after(fn, self._buffers[f"{name}_packed"], w.dtype) for name, w in self.stored.items()
+            }
             with _moved_but_not_cast(self, [f"{name}_{part}" for name in self.stored for part in PARTS], fn):
                 super()._apply(fn, recurse)
             self.stored = {name: replace(weight, dtype=dtypes[name]) for name, weight in self.stored.items()}
@@ -252,6 +261,8 @@ class QuantizedRecurrent(QuantizedLayer):
 
     def _init_flat_weights(self) -> None: ...
 
+    def _update_flat_weights(self) -> None: ...
+
     def flatten_parameters(self) -> None:
         """Nothing to flatten."""
 
@@ -262,7 +273,7 @@ class QuantizedRecurrent(QuantizedLayer):
         vars(self).update(state, _flat_weight_refs=[])
 
 
-def _rebuild(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+def _rebuild(base: Any, names: tuple[str, ...]) -> nn.Module:
     cls = quantized_class(base, names)
     return cls.__new__(cls)
 
@@ -334,7 +345,7 @@ class ActivationQuantizer(nn.Module):
         return QParams(self.grid, block, self.scale.reshape(blocks.counts), zero, self.global_scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.requires_grad and torch.is_grad_enabled() and not torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        if x.requires_grad and torch.is_grad_enabled() and not _is_tracing():
             passed: Tensor = _StraightThrough.apply(self, x)  # type: ignore[no-untyped-call]
             return passed
         return self.rounded(x.detach())
@@ -389,7 +400,7 @@ def thaw(layer: QuantizedLayer) -> None:
 
 @contextmanager
 def thawed(layer: QuantizedLayer) -> Iterator[None]:
-    """A layer without its kernel for a while; afterwards it gets the one that suits what became of it."""
+    """A layer without its kernel for a while; afterwards it gets the one that suits its new device and type."""
     conditions = layer.conditions
     thaw(layer)
     try:
@@ -419,6 +430,8 @@ def exporting() -> bool:
 def _run_frozen(layer: QuantizedLayer, *args: Any, **kwargs: Any) -> Any:
     kernel = layer.kernel
     assert kernel is not None
+    if kernel.wraps:
+        return kernel.run(layer, *args, **kwargs)
     values = [*args, *kwargs.values()]
     if len(values) != 1 or not isinstance(values[0], Tensor):
         return layer.float_forward(*args, **kwargs)  # which says what is wrong with such a call

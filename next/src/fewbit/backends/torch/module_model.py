@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fewbit.backends._base import ModuleLayer, RunResult
-from fewbit.backends.torch.graph import ModuleCall, is_transposed_linear, module_graph
-from fewbit.backends.torch.kernels import freeze, layer_bytes
+from fewbit.backends.torch.graph import ModuleCall, module_graph
+from fewbit.backends.torch.kernels import freeze
 from fewbit.backends.torch.layers import (
     ActivationQuantizer,
     QuantizedLayer,
@@ -28,6 +28,7 @@ from fewbit.backends.torch.layers import (
     set_weight,
     share_weight,
 )
+from fewbit.backends.torch.module_layers import list_layers, tied_names
 from fewbit.data.inputs.modules import call_arguments, module_info, unwrap
 from fewbit.errors import DataError, ModelError, UsageError
 from fewbit.graph.edits import AddBias, DynamicQuantize, Edit, EncodeWeight, InsertQDQ, ScaleChannels, SetConstant
@@ -50,7 +51,8 @@ class ModuleModel:
     def __init__(self, module: nn.Module):
         self.module = module
         self.info = module_info(module)
-        self._constants = {constant: names for constant, names in _tied_names(module)}
+        self._paths: dict[str, str] | None = None
+        self._constants = dict(tied_names(module))
 
     @classmethod
     def read(cls, module: nn.Module) -> ModuleModel:
@@ -63,7 +65,7 @@ class ModuleModel:
         return cls(copy_module(unwrap(module)))
 
     def layers(self) -> tuple[ModuleLayer, ...]:
-        """Every layer with a weight, in the order of the module tree; those that cannot be quantized with the reason."""
+        """Every layer with a weight, in the order of the module tree; see `list_layers`."""
         return list_layers(self.module)
 
     def graph(self, example: ModuleCall | None = None) -> Graph:
@@ -123,7 +125,7 @@ class ModuleModel:
         module = self.module.get_submodule(layer.module)
         fixed = None
         if isinstance(edit, InsertQDQ):
-            device = next((t.device for t in (*module.parameters(), *module.buffers())), None)
+            device = _device(module)
             scale = torch.as_tensor(edit.scale, device=device)
             zero = None if edit.zero_point is None else torch.as_tensor(edit.zero_point, device=device)
             fixed = QParams(edit.grid, (), scale, zero)
@@ -134,11 +136,8 @@ class ModuleModel:
         if edit.node not in layers:
             raise _unknown(edit.node)
         module: Any = self.module.get_submodule(layers[edit.node].module)
-        like = next(module.parameters(), None)
-        if like is None:
-            like = next(buffer for buffer in module.buffers() if buffer.is_floating_point())
         before = module.bias
-        added = torch.as_tensor(edit.bias, device=like.device)
+        added = torch.as_tensor(edit.bias, device=_device(module))
         dtype = before.dtype if before is not None else self._dtype(module)
         value = added if before is None else before.detach().float() + added
         module.register_parameter("bias", nn.Parameter(value.to(dtype), before is not None and before.requires_grad))
@@ -183,8 +182,9 @@ class ModuleModel:
 
     def run_layer(self, name: str, x: Tensor) -> Tensor:
         """The output of one layer alone."""
-        layer = next(layer for layer in self.layers() if layer.name == name)
-        out: Tensor = self.module.get_submodule(layer.module)(x)
+        if self._paths is None:
+            self._paths = {layer.name: layer.module for layer in self.layers()}
+        out: Tensor = self.module.get_submodule(self._paths[name])(x)
         return out
 
     def freeze(self, *, exact: bool = False) -> list[dict[str, Any]]:
@@ -198,7 +198,10 @@ class ModuleModel:
     def save(self, path: Path) -> Path:
         """Modules are written by a checkpoint format."""
         raise UsageError(
-            "a module is written by a checkpoint format", code="module-save", param="format", hint="{format=safetensors}"
+            "a module is written by a checkpoint format",
+            code="module-save",
+            param="format",
+            hint="{format=safetensors}",
         )
 
     def for_user(self) -> nn.Module:
@@ -239,7 +242,7 @@ class ModuleSession:
     def call(self, inputs: Mapping[str, Any], where: str = "") -> Any:
         """What the module returns."""
         args, kwargs = call_arguments(inputs, self._model.info)
-        device = next((tensor.device for tensor in self._model.module.parameters()), None)
+        device = _device(self._model.module)
         if device is not None and device.type != "cpu":
             args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
         try:
@@ -260,69 +263,6 @@ class ModuleSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def list_layers(module: nn.Module) -> tuple[ModuleLayer, ...]:
-    """Every layer with a weight; see `ModuleLayer`."""
-    graph = module_graph(module)
-    layers = {}
-    for node in graph.nodes:
-        owner = module.get_submodule(node.scope)
-        weight = node.inputs[0] if node.op == "gather" else node.inputs[1]
-        assert weight is not None
-        constant = graph.constants[weight]
-        parameter = "weight" if node.label == node.scope else node.label.removeprefix(f"{node.scope}.")
-        bias = getattr(owner, "bias", None) if parameter == "weight" else None
-        layers[node.label] = ModuleLayer(
-            name=node.label, type=type(owner).__name__, op=node.op, module=node.scope, parameter=parameter, weight=weight,
-            shape=constant.shape, groups=node.attrs.get("groups", 1),
-            channel_axis=1 if node.op == "conv_transpose" or is_transposed_linear(owner) else 0,
-            types=_type_names(owner),
-            bias=f"{node.scope}.bias".lstrip(".") if isinstance(bias, Tensor) else None,
-            observable=parameter == "weight" and "forward" not in vars(owner) and not _only_read(owner),
-            geometry=_geometry(owner),
-            reason="" if constant.stored else "its memory is also part of another tensor, a transposed one for example",
-        )  # fmt: skip
-    for note in graph.notes:
-        name, _, reason = note.partition(" stays as it is: ")
-        layer = _unusable(module, name, reason)
-        layers.setdefault(layer.name, layer)
-    order = {path: number for number, (path, _) in enumerate(module.named_modules())}
-    return tuple(sorted(layers.values(), key=lambda layer: order[layer.module]))
-
-
-def _geometry(owner: Any) -> tuple[Any, ...]:
-    if not isinstance(owner, nn.modules.conv._ConvNd):
-        return ()
-    # PyTorch computes the zeros of `padding="same"` itself, in the order it pads: last axis first.
-    flat = owner._reversed_padding_repeated_twice
-    pads = tuple(zip(flat[::2], flat[1::2]))[::-1]
-    return (owner.stride, pads, owner.dilation, owner.padding_mode)
-
-
-def _type_names(owner: nn.Module) -> tuple[str, ...]:
-    """The class that the user knows, and those it inherits from."""
-    kind = owner.float_class if isinstance(owner, QuantizedLayer) else type(owner)
-    return tuple(cls.__name__ for cls in kind.__mro__ if issubclass(cls, nn.Module) and cls is not nn.Module)
-
-
-def _only_read(owner: nn.Module) -> bool:
-    """The output projection of `nn.MultiheadAttention` is never called."""
-    return isinstance(owner, nn.modules.linear.NonDynamicallyQuantizableLinear)
-
-
-def _unusable(module: nn.Module, name: str, reason: str) -> ModuleLayer:
-    path, _, parameter = name.rpartition(".")
-    owner = module.get_submodule(path)
-    quantized = isinstance(owner, QuantizedLayer) and parameter in owner.stored
-    shape = owner.stored[parameter].shape if isinstance(owner, QuantizedLayer) and quantized else ()
-    op = "gather" if isinstance(owner, nn.Embedding) else "conv" if len(shape) > 2 else "matmul"
-    return ModuleLayer(
-        path if parameter == "weight" else name, _type_names(owner)[0], name, shape, 0, op=op, module=path,
-        parameter=parameter, types=_type_names(owner),
-        observable=parameter == "weight" and not _only_read(owner),
-        reason="it is quantized already" if quantized else reason,
-    )  # fmt: skip
 
 
 def copy_module(module: nn.Module) -> nn.Module:
@@ -361,8 +301,10 @@ def module_bytes(module: nn.Module) -> int:
     tensors: dict[Any, int] = {}
     total = 0
     for part in module.modules():
-        own = [tensor for tensor in part._parameters.values() if tensor is not None]
-        own += [b for name, b in part._buffers.items() if b is not None and name not in part._non_persistent_buffers_set]
+        own: list[Tensor] = [tensor for tensor in part._parameters.values() if tensor is not None]
+        own += [
+            b for name, b in part._buffers.items() if b is not None and name not in part._non_persistent_buffers_set
+        ]
         if isinstance(part, QuantizedLayer) and part.kernel is not None:
             total += part.kernel.nbytes()
         tensors |= {(tensor.device, tensor.data_ptr(), tensor.shape): int(tensor.nbytes) for tensor in own}
@@ -379,21 +321,6 @@ def named_outputs(value: Any) -> dict[str, np.ndarray]:
             array = leaf.detach().to("cpu", torch.float32 if half else leaf.dtype).numpy()
             outputs[name or "output"] = array.reshape(1) if array.ndim == 0 else array
     return outputs
-
-
-def _tied_names(module: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """All names of each parameter and buffer, under each of them."""
-    by_place: dict[Any, list[str]] = {}
-    for path, owner in module.named_modules(remove_duplicate=False):
-        for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
-            if tensor is not None and not isinstance(tensor, nn.parameter.UninitializedParameter):
-                # A meta tensor has no address of its own.
-                place = (id(tensor) if tensor.is_meta else tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-                key = place if tensor.numel() else id(tensor)
-                by_place.setdefault(key, []).append(f"{path}.{name}" if path else name)
-    for names in by_place.values():
-        for name in names:
-            yield name, (name, *(other for other in names if other != name))
 
 
 def _refuse_traced(module: Any) -> None:
@@ -415,13 +342,14 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, no gradients, no key-value cache, encoder layers in parts; buffers are put back afterwards."""
     training = {part: part.training for part in module.modules()}
     buffers = [(part, dict(part._buffers), _copies(part)) for part in module.modules()]
-    configs = [part.config for part in module.modules() if getattr(getattr(part, "config", None), "use_cache", False) is True]
+    configs = [getattr(part, "config", None) for part in module.modules()]
+    caching: list[Any] = [config for config in configs if getattr(config, "use_cache", False) is True]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
         torch.backends.mha.set_fastpath_enabled(False)
-        for config in {id(config): config for config in configs}.values():
+        for config in {id(config): config for config in caching}.values():
             stack.callback(setattr, config, "use_cache", True)
             config.use_cache = False
         stack.callback(_put_back, training, buffers)
@@ -462,6 +390,10 @@ def _add_hook(module: nn.Module, side: str, observer: Observer) -> Any:
     return module.register_forward_pre_hook(on_input, with_kwargs=True)
 
 
+def _device(module: nn.Module) -> torch.device | None:
+    return next((tensor.device for tensors in (module.parameters(), module.buffers()) for tensor in tensors), None)
+
+
 def _first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return args[0] if args else next(iter(kwargs.values()))
 
@@ -471,11 +403,13 @@ def _refused(module: nn.Module, arguments: Any, where: str, error: Exception) ->
     tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
     shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    hint = "call the model with this sample by itself; {transform} can change what it gets"
+    hint = "call the model with this sample alone; {transform} can change what it gets"
     has_table = any(isinstance(part, nn.Embedding) for part in module.modules())
     if has_table and any(tensor.is_floating_point() for tensor in tensors) and "ndices" in text:
         hint = "token ids are integers: `ids.long()` in the dataset or its collate_fn"
-    elif any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()) and tensors and tensors[0].ndim < 3:
+    elif (
+        any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()) and tensors and tensors[0].ndim < 3
+    ):
         hint = "a convolution takes [batch, channels, …]: give samples all of their axes"
     return DataError(
         f"{type(module).__name__} cannot run the sample: {text[:300]}", code="model-run", where=where or None,
@@ -485,6 +419,3 @@ def _refused(module: nn.Module, arguments: Any, where: str, error: Exception) ->
 
 def _unknown(name: str) -> UsageError:
     return UsageError(f"the module has nothing called {name!r}", code="edit-unknown", hint="names as in layers()")
-
-
-__all__ = ["ModuleLayer", "ModuleModel", "ModuleSession", "copy_module", "layer_bytes", "list_layers", "module_bytes"]

@@ -69,13 +69,13 @@ class Processes:
         self.rank, self.size = rank, size
 
     @classmethod
-    def from_environment(cls) -> Processes:
-        """What torchrun started; a process started otherwise is alone."""
+    def from_environment(cls, device: str = "cpu") -> Processes:
+        """What torchrun started, computing on this kind of device; a process started otherwise is alone."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo" if not torch.cuda.is_available() else None)
+            torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
         return cls(torch.distributed.get_rank(), size)
 
     def owned(self, count: int) -> range:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weight files of a Hugging Face folder: tensors by name, memory-mapped, read when asked for."""
+"""The weight files of a Hugging Face folder: tensors by name, read when asked for."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from fewbit.backends.torch.block_model import linear_layers as named_linear_laye
 from fewbit.backends.torch.blockwise import BlockStream
 from fewbit.backends.torch.huggingface import read_headers
 from fewbit.backends.torch.processes import Processes
+from fewbit.checkpoints._folder import quantization_of
+from fewbit.checkpoints._open import open_weights
+from fewbit.checkpoints._weights import read_tensor
 from fewbit.errors import ModelError, require
 
 
@@ -27,19 +31,14 @@ class WeightFiles:
     """
 
     def __init__(self, folder: Path):
-        from safetensors import safe_open
-
         self.folder = folder
         self.headers = read_headers(folder)
-        self._files: dict[str, Any] = {}
-        self._open = safe_open
-        self._file_of = {name: entry["file"] for name, entry in self.headers.items()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self.headers
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._file_of)
+        return iter(self.headers)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """From the header."""
@@ -47,11 +46,19 @@ class WeightFiles:
 
     def read(self, name: str) -> Tensor:
         """One tensor, as it is stored."""
-        file = self._file_of[name]
-        if file not in self._files:
-            self._files[file] = self._open(self.folder / file, framework="pt")
-        tensor: Tensor = self._files[file].get_tensor(name)
-        return tensor
+        entry = self.headers[name]
+        return read_tensor(self.folder / entry["file"], entry)
+
+
+def open_source(source: Path) -> Any:
+    """The tensors of a model by name; quantized ones are decoded one at a time, when they are read.
+
+    Args:
+        source: a folder, float or quantized by whatever tool, or a `.gguf` file.
+    """
+    if source.is_dir() and not quantization_of(source) and any(source.glob("*.safetensors")):
+        return WeightFiles(source)
+    return open_weights(source)
 
 
 def open_language_model(folder: Path, *, device: torch.device, dtype: torch.dtype | None = None) -> BlockModel:
@@ -66,7 +73,7 @@ def open_language_model(folder: Path, *, device: torch.device, dtype: torch.dtyp
         ModelError: the configuration does not describe the weights, or weights are missing.
     """
     require("transformers", extra="hf", purpose="Hugging Face models")
-    weights = WeightFiles(folder)
+    weights = open_source(folder)
     structure = build_structure(folder, weights)
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else _main_dtype(weights)
@@ -75,7 +82,7 @@ def open_language_model(folder: Path, *, device: torch.device, dtype: torch.dtyp
 
 def list_linear_layers(folder: Path) -> tuple[Layer, ...]:
     """The linear layers of the blocks and the head whose weights are in the files, in the order of the model."""
-    weights = WeightFiles(folder)
+    weights = open_source(folder)
     structure = build_structure(folder, weights)
     blocks = find_blocks(structure)
     head = structure.get_output_embeddings()  # type: ignore[operator]
@@ -93,6 +100,8 @@ def open_stream(
 ) -> BlockStream:
     """The model of a folder with batches before its first block; `device` auto takes a GPU if there is one."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     model = open_language_model(folder, device=torch.device(name))
     activations = {layer: kind.activation for layer, kind in formats.items() if kind.activation is not None}
     return BlockStream(
@@ -100,7 +109,7 @@ def open_stream(
         [_as_tensors(batch) for batch in batches],
         [_as_tensors(batch) for batch in held_out],
         input_grids=activations,
-        processes=Processes.from_environment(),
+        processes=Processes.from_environment(model.device.type),
     )
 
 
@@ -108,17 +117,21 @@ def _as_tensors(batch: Inputs) -> dict[str, Tensor]:
     return {name: torch.as_tensor(value) for name, value in batch.items()}
 
 
-def build_structure(folder: Path, weights: WeightFiles) -> nn.Module:
+def build_structure(folder: Path, weights: Any) -> nn.Module:
     """The module that `config.json` describes, without weights: all parameters are on the meta device."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    if isinstance(weights, WeightFiles):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    else:  # without the settings of its quantization: the structure is that of the float model
+        values = weights.config()
+        config = CONFIG_MAPPING[values["model_type"]].from_dict(values)
     _check_size(config, weights, folder)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()  # type: ignore[no-any-return]
 
 
-def _check_size(config: Any, weights: WeightFiles, folder: Path) -> None:
+def _check_size(config: Any, weights: Any, folder: Path) -> None:
     """A configuration that declares far more layers than the files hold is refused before anything is built."""
     declared = getattr(config.get_text_config(), "num_hidden_layers", None)
     numbers = {int(part) for name in weights for part in name.split(".") if part.isdecimal()}
@@ -131,7 +144,7 @@ def _check_size(config: Any, weights: WeightFiles, folder: Path) -> None:
         )  # fmt: skip
 
 
-def _main_dtype(weights: WeightFiles) -> torch.dtype:
+def _main_dtype(weights: Any) -> torch.dtype:
     """The 16-bit float dtype of the files, else float32."""
     names = [entry["dtype"] for entry in weights.headers.values()]
     common = max(set(names), key=names.count)

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of recorded samples: `input0000.npz`, `input0001.npz`, … and `manifest.json`, which names them.
 
-The folder appears when all samples are written. An earlier recording is replaced only if every file in the folder is
-named in its manifest, and it comes back if the new one fails.
+The folder appears when all samples are written. An earlier recording is replaced then, and only if every file in the
+folder is named in its manifest.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +76,8 @@ def sample_folder(path: Path, *, limit: int | None = None, overwrite: bool = Fal
         overwrite: replace an earlier recording.
     """
     check_sample_folder(path, overwrite=overwrite)
-    with ExitStack() as stack:
-        if path.is_dir():
-            stack.enter_context(_moved_away(path))
-        output = stack.enter_context(open_output(path, is_file=False))
-        for leftover in output.work.glob("*.npz"):  # of a run that was killed
-            leftover.unlink()
+    with open_output(path, overwrite=overwrite, is_file=False, ours=True) as output:
+        output.clear()
         folder = SampleFolder(output.work, limit)
         yield folder
         folder.finish()
@@ -92,20 +86,13 @@ def sample_folder(path: Path, *, limit: int | None = None, overwrite: bool = Fal
 def check_sample_folder(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
     """Refuse a folder before any work starts: it lies in the inputs, or holds what may not be replaced."""
     present = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    if not present:
-        check_output(path, overwrite=False, inputs=inputs, is_file=False)
-        return
     foreign = [name for name in present if name not in _own_files(path) or not (path / name).is_file()]
     if foreign:
         raise UsageError(
             f"{path} holds {foreign[0]}, which is not of an earlier recording", code="output-foreign", param="output",
             expected="a new folder, or an earlier recording", hint="another {output}",
         )  # fmt: skip
-    if not overwrite:
-        raise UsageError(
-            f"{path} exists", code="output-exists", param="output", expected="a new path",
-            hint="{overwrite} replaces it",
-        )  # fmt: skip
+    check_output(path, overwrite=overwrite, inputs=inputs, is_file=False, ours=True)
 
 
 def _own_files(path: Path) -> set[str]:
@@ -114,17 +101,3 @@ def _own_files(path: Path) -> set[str]:
         return {MANIFEST, *map(str, manifest["files"])} if manifest["written_by"] == _WRITTEN_BY else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()
-
-
-@contextmanager
-def _moved_away(path: Path) -> Iterator[None]:
-    """Move an earlier recording out of the way, and back if the new one fails."""
-    backup = path.with_name(f".{path.name}.earlier")
-    shutil.rmtree(backup, ignore_errors=True)
-    os.replace(path, backup)
-    try:
-        yield
-    except BaseException:
-        os.replace(backup, path)
-        raise
-    shutil.rmtree(backup, ignore_errors=True)

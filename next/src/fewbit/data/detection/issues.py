@@ -7,6 +7,7 @@ from fewbit.data.images import masks, shapes
 from fewbit.data.images.decode import IMAGE_ISSUES
 from fewbit.data.images.file_source import IMAGE_SKIPPED, NO_IMAGES
 from fewbit.data.images.inspect import DUPLICATE_ACROSS_SPLITS
+from fewbit.data.rows.labels import LABELS_ALIKE
 from fewbit.data.types import Action, IssueType, Severity
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
@@ -59,8 +60,8 @@ MASKS_TOO_LARGE = IssueType(
     "masks-too-large", ERROR, "image whose masks would fill the memory",
     "resize the image, or read boxes only: {task=object-detection}", "raise", ("drop",), "leaves the image out")
 SHARED = (
-    *IMAGE_ISSUES, DUPLICATE_ACROSS_SPLITS, NO_IMAGES, IMAGE_MISSING, LABEL_UNREADABLE, NAMES_CONFLICT, OBJECTS_LOST,
-    CLASS_BEYOND, BOX_EMPTY, OUT_OF_RANGE, OUT_OF_RANGE_SLIGHTLY, OUTSIDE_IMAGE, POLYGON_EMPTY, POLYGON_CROSSES,
+    *IMAGE_ISSUES, DUPLICATE_ACROSS_SPLITS, NO_IMAGES, IMAGE_MISSING, LABEL_UNREADABLE, NAMES_CONFLICT, LABELS_ALIKE,
+    OBJECTS_LOST, CLASS_BEYOND, BOX_EMPTY, OUT_OF_RANGE, OUT_OF_RANGE_SLIGHTLY, OUTSIDE_IMAGE, POLYGON_EMPTY, POLYGON_CROSSES,
     POLYGON_TOO_LONG, OBJECT_DUPLICATE, MASKS_TOO_LARGE)
 
 # YOLO: the data.yaml
@@ -140,6 +141,10 @@ PIXELS_UNFIT = IssueType(
     "pixels-unfit", WARNING, "label row in pixels that does not fit on its image",
     "say how boxes are written: {data_option=pixels=corners} or {data_option=pixels=top-left}", "drop", ("raise",),
     "leaves the row out")
+PIXELS_AMBIGUOUS = IssueType(
+    "pixels-ambiguous", ERROR, "label rows in pixels that could be read in several ways",
+    "say how boxes are written: {data_option=pixels=centre}, {data_option=pixels=corners} or "
+    "{data_option=pixels=top-left}", "raise", ("drop",), "leaves the row out")
 LABEL_EMPTY = IssueType(
     "label-empty", NOTE, "image with an empty label file: background", "nothing, if nothing is on it")
 LABELS_ALL_EMPTY = IssueType(
@@ -183,7 +188,8 @@ YOLO = (
     SPLIT_TOO_WIDE, SPLITS_ALIKE, PATH_GUESSED, PATH_OUTSIDE, ROOT_ABOVE, YAML_AMBIGUOUS, IMAGE_UNASSIGNED, IMAGE_TWICE,
     IMAGE_SKIPPED, masks.STEM_TWICE, LIST_INVALID, LABEL_MISSING, LABELS_MOSTLY_MISSING, LABELS_NONE, LABEL_ORPHAN,
     NAMES_UNKNOWN, LABEL_UTF16, ROW_COUNT, ROW_CONFIDENCE, ROW_COMMAS, ROW_NUMBER, ROW_CLASS, PIXEL_COORDINATES,
-    ROW_NOT_FINITE, PIXELS_UNFIT, LABEL_EMPTY, LABELS_ALL_EMPTY, CLASSES_FROM_ONE, MAYBE_ORIENTED, NO_POLYGONS)
+    ROW_NOT_FINITE, PIXELS_UNFIT, PIXELS_AMBIGUOUS, LABEL_EMPTY, LABELS_ALL_EMPTY, CLASSES_FROM_ONE, MAYBE_ORIENTED,
+    NO_POLYGONS)
 
 # COCO
 CATEGORIES_MISSING = IssueType(
@@ -201,9 +207,15 @@ CROWD_SKIPPED = IssueType(
 SEGMENTATION_INVALID = IssueType(
     "segmentation-invalid", ERROR, "segmentation that is neither polygons nor RLE", "correct or delete it", "raise",
     ("drop",), "leaves the annotation out")
+SEGMENTATION_UNUSABLE = IssueType(
+    "segmentation-unusable", WARNING, "segmentation that is neither polygons nor RLE, of an object whose box is read",
+    "correct it, if the data is for segmentation, too", fix="leaves the segmentation out")
+ANNOTATION_TWICE = IssueType(
+    "annotation-id-twice", WARNING, "annotation with the id of an earlier one, of which other tools read only one",
+    "number the annotations", fix="gives it another id")
 COCO = (
-    *SHARED, IMAGE_SIZE, BOX_INVALID, CATEGORIES_MISSING, IMAGE_INVALID, ANNOTATION_ORPHAN, SEGMENTATION_INVALID,
-    CROWD_SKIPPED)
+    *SHARED, IMAGE_SIZE, BOX_INVALID, CATEGORIES_MISSING, IMAGE_INVALID, ANNOTATION_ORPHAN, ANNOTATION_TWICE,
+    SEGMENTATION_INVALID, SEGMENTATION_UNUSABLE, CROWD_SKIPPED)
 
 # Pascal VOC
 ANNOTATION_MISSING = IssueType(
@@ -212,7 +224,10 @@ ANNOTATION_MISSING = IssueType(
 NOT_LISTED = IssueType(
     "annotation-not-listed", NOTE, "annotated images in no list of ImageSets, which are not read",
     "add them to a list of ImageSets/Main")
+FILENAME_DIFFERS = IssueType(
+    "filename-differs", NOTE, "annotation file whose <filename> is not the image of its own name, which is read",
+    "check that it belongs to this image")
 VOC = (
-    *SHARED, IMAGE_SIZE, BOX_INVALID, ANNOTATION_MISSING, NOT_LISTED, masks.MASK_MISSING, masks.MASK_SIZE,
+    *SHARED, IMAGE_SIZE, BOX_INVALID, ANNOTATION_MISSING, NOT_LISTED, FILENAME_DIFFERS, masks.MASK_MISSING, masks.MASK_SIZE,
     masks.MASK_VALUE, masks.MASK_COLORS)
 # fmt: on

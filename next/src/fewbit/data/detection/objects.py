@@ -41,20 +41,25 @@ class Object:
     difficult: bool = False  # a flag of Pascal VOC
 
 
-def fit_box(box: Box, location: Location, issue: ReportIssue) -> Box | None:
-    """A box on its image: clipped if it reaches beyond, `None` if nothing is left of it."""
+def fit_box(box: Box, location: Location, issue: ReportIssue, size: Size | None = None) -> Box | None:
+    """A box on its image: clipped if it reaches beyond, `None` if nothing is left of it.
+
+    Messages are in pixels of the given `size`, for files that have pixels.
+    """
     if not (box[2] > 0 and box[3] > 0):
-        issue(issues.BOX_EMPTY, f"{box[2]:g} wide, {box[3]:g} high", location)
+        width, height = (box[2], box[3]) if size is None else (box[2] * size[0], box[3] * size[1])
+        unit = "" if size is None else " pixels"
+        issue(issues.BOX_EMPTY, f"{width:.6g}{unit} wide, {height:.6g}{unit} high", location)
         return None
     edges = shapes.box_edges(box)
     if shapes.overshoot(edges) <= shapes.ROUNDING:
         return box
     clipped = shapes.clip_box(box)
-    action = _report_overshoot("box", edges, clipped is None, location, issue)
+    action = _report_overshoot("box", edges, clipped is None, location, issue, size)
     return {"repair": clipped, "keep": box}.get(action)
 
 
-def fit_polygon(points: Points, location: Location, issue: ReportIssue) -> Points | None:
+def fit_polygon(points: Points, location: Location, issue: ReportIssue, size: Size | None = None) -> Points | None:
     """A polygon on its image: cleaned, clipped if it reaches beyond, `None` if nothing is left of it."""
     if len(points) > shapes.MOST_POINTS:
         issue(issues.POLYGON_TOO_LONG, plural(len(points), "corner"), location)
@@ -66,7 +71,7 @@ def fit_polygon(points: Points, location: Location, issue: ReportIssue) -> Point
     edges = shapes.polygon_edges(polygon)
     if (overshoot := shapes.overshoot(edges)) > shapes.ROUNDING:
         clipped = np.clip(polygon, 0, 1) if overshoot <= shapes.SLIGHT else shapes.clip_polygon(polygon)
-        action = _report_overshoot("polygon", edges, not shapes.has_area(clipped), location, issue)
+        action = _report_overshoot("polygon", edges, not shapes.has_area(clipped), location, issue, size)
         if action not in ("repair", "keep"):
             return None
         polygon = clipped if action == "repair" else polygon
@@ -76,9 +81,13 @@ def fit_polygon(points: Points, location: Location, issue: ReportIssue) -> Point
     return polygon
 
 
-def _report_overshoot(shape: str, edges: Edges, outside: bool, location: Location, issue: ReportIssue) -> Action:
-    left, top, right, bottom = edges
-    message = f"the {shape} spans x {left:.4g} to {right:.4g}, y {top:.4g} to {bottom:.4g} of 0 to 1"
+def _report_overshoot(
+    shape: str, edges: Edges, outside: bool, location: Location, issue: ReportIssue, size: Size | None
+) -> Action:
+    width, height = size or (1, 1)
+    left, top, right, bottom = edges[0] * width, edges[1] * height, edges[2] * width, edges[3] * height
+    limits = "of 0 to 1" if size is None else f"pixels; the image is {width} x {height}"
+    message = f"the {shape} spans x {left:.4g} to {right:.4g}, y {top:.4g} to {bottom:.4g} {limits}"
     if outside:
         issue(issues.OUTSIDE_IMAGE, message, location)
         return "drop"

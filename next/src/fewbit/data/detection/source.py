@@ -136,7 +136,14 @@ class DetectionSource(FileSource):
             self.leave_out(left_out | self._check_objects(sizes, report, visit))
         if not names:
             report.add(NO_IMAGES, "no image was found", Location("."), samples=0)
+        alike: dict[str, list[str]] = {}
+        for name in self.facts.get("classes", ()):
+            alike.setdefault(str(name).strip().casefold(), []).append(repr(name))
+        for group in (group for group in alike.values() if len(group) > 1):
+            report.add(issues.LABELS_ALIKE, f"{' and '.join(group)} are different classes", Location("."))
         report.facts |= self.facts
+        if len(self.entries) < len(names):
+            report.facts["left_out"] = len(names) - len(self.entries)
 
     def _check_objects(
         self, sizes: Mapping[str, Size], report: DataReport, visit: Callable[[int, Annotation], None] | None

@@ -41,8 +41,9 @@ class RowOptions:
     names: tuple[str, ...] = ()
     class_count: int | None = None
     one_based: bool = False  # classes count from 1
-    pixels: str | None = "centre"  # how boxes in pixels are written; `None` takes whatever fits the row
+    pixels: str | None = ""  # how boxes in pixels are written; empty: not known; `None` takes whatever fits the row
     conventions: set[str] = field(default_factory=lambda: set(PIXEL_CONVENTIONS))  # that fit every row so far
+    pixel_boxes: list[Location] = field(default_factory=list)  # where those rows are, while all are read
 
 
 @dataclass(slots=True)
@@ -161,8 +162,14 @@ def _relative(rows: list[_Row], options: RowOptions, size: Size | None, issue: R
         fitting = _fitting_conventions(row.values, size) if size else []
         if size and len(row.values) == 4:
             options.conventions.intersection_update(fitting)
+            if options.pixels is None:
+                options.pixel_boxes.append(row.location)
         shown = f"; the image is {size[0]} x {size[1]}; it fits as {' or '.join(fitting) or 'nothing'}" if size else ""
         if issue(issues.PIXEL_COORDINATES, f"{row.values[:4]} looks like pixels{shown}", row.location) != "repair":
+            continue
+        certain = len(fitting) == 1 or len(row.values) != 4 or options.pixels is None
+        if fitting and not options.pixels and not certain:
+            issue(issues.PIXELS_AMBIGUOUS, f"it fits as {' or '.join(fitting)}", row.location)
             continue
         convention = options.pixels or next(iter(fitting), "")
         if size is None or convention not in fitting:

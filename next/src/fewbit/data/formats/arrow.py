@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.rows import arrow, shards
-from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS, RowSource, row_source
+from fewbit.data.rows.copy import write_arrow_tables
+from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS
 from fewbit.data.types import DataReport, Depth, Detection, Files, Format, Source
 from fewbit.errors import require
 
@@ -22,18 +23,7 @@ def detect(files: Files) -> Detection | None:
 
 def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str, Any]) -> Source:
     """Read the schemas; with `full` depth validate every record batch."""
-    table = arrow.ArrowTable(files, shards.row_files(files, SUFFIXES, report), "arrow", report)
-    if depth == "full":
-        table.check(report)
-    features = arrow.schema_features(table.schemas)
-    return row_source(table, files, report, depth=depth, options=options, features=features)
-
-
-def write(source: RowSource, folder: Path) -> list[str]:
-    """A copy without the rows that cannot be used."""
-    from fewbit.data.rows.copy import write_arrow_tables
-
-    return write_arrow_tables(source, folder)
+    return arrow.scan_tables(files, SUFFIXES, "arrow", report, depth=depth, options=options)
 
 
 def example(folder: Path) -> Path:
@@ -48,6 +38,6 @@ def example(folder: Path) -> Path:
 
 FORMAT = Format(
     "arrow", "Arrow and Feather files", ".arrow or .feather files; their names say their split",
-    (*arrow.ISSUES, *shards.ISSUES, *ROW_ISSUES), detect, scan, example, options=ROW_OPTIONS, write=write, unit="row",
-    suffixes=SUFFIXES,
+    (*arrow.ISSUES, *shards.ISSUES, *ROW_ISSUES), detect, scan, example, options=ROW_OPTIONS,
+    write=write_arrow_tables, unit="row", suffixes=SUFFIXES,
 )  # fmt: skip

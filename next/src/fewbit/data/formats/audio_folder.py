@@ -17,7 +17,7 @@ from fewbit.data.audio import AUDIO_ISSUES, SKIPPED_SUFFIXES, SUFFIXES, decode_a
 from fewbit.data.files import FILE_UNREADABLE
 from fewbit.data.images.class_folders import CLASS_FOLDER_ISSUES, CLASS_FOLDER_OPTIONS, Media, read_class_folders
 from fewbit.data.images.file_source import check_first_bytes
-from fewbit.data.images.inspect import DUPLICATE_ISSUES, report_duplicates, try_each
+from fewbit.data.images.inspect import DUPLICATE_ISSUES, leaks_to_drop, report_duplicates, try_each
 from fewbit.data.images.labeled_files import ClassFolderSource
 from fewbit.data.images.signatures import suffix_of
 from fewbit.data.types import DataReport, Depth, Detection, Files, Format, IssueType, Location, Sample, Severity
@@ -70,8 +70,9 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     _report_rates(clips, report)
     entries = [(entry.split or "", entry.label or "", entry.name) for entry in layout.selected]
     sizes = {name: clip.size for name, clip in clips.items()}
-    source.repair(damaged, report_duplicates(files, entries, sizes, report))
-    source.leave_out(dropped)
+    leaks = report_duplicates(files, entries, sizes, report)
+    source.repair(damaged, leaks)
+    source.leave_out({*dropped, *leaks_to_drop(leaks, report)})
     return source
 
 

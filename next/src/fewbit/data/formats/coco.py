@@ -11,12 +11,14 @@ for segmentation, `masks`. Boxes of keypoint files are read, keypoints are not; 
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,7 +102,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
         names = [name for name in files.names() if os.path.basename(name) == names[0]][:1]
     splits = {name: split_of_file(name) or _split_above(name) for name in names}
     selected = split_option(options.get("split"), [split for split in SPLITS if split in splits.values()])
-    index = CocoIndex(files, report, crowd, task == SEGMENTATION)
+    index = CocoIndex(files, report, crowd, task == SEGMENTATION, depth)
     for name in sorted(names, key=lambda name: (*SPLITS, None).index(splits[name])):
         if selected in (None, splits[name]):
             index.add_file(name, splits[name])
@@ -126,11 +128,12 @@ class AnnotationRow(NamedTuple):
 class CocoIndex:
     """Images, annotations and categories of all annotation files."""
 
-    def __init__(self, files: Files, report: DataReport, crowd: bool, masks: bool):
-        self.files, self.report, self._crowd, self._masks = files, report, crowd, masks
+    def __init__(self, files: Files, report: DataReport, crowd: bool, masks: bool, depth: Depth):
+        self.files, self.report, self._crowd, self._masks, self._depth = files, report, crowd, masks, depth
         self.entries: dict[str, Entry] = {}
         self.categories: dict[Any, str] = {}
         self.issues: list[Issue] = []  # of rows that a repaired copy leaves out
+        self.repairs: list[Issue] = []  # of rows in which it changes something
         self.annotation_files: list[str] = []
         self._by_base: dict[str, list[str]] = defaultdict(list)
         for name in filter(is_image_name, files.names()):
@@ -184,6 +187,7 @@ class CocoIndex:
 
     def _add_annotations(self, file: str, content: Mapping[str, Any], images: Mapping[Any, Entry | None]) -> None:
         crowds = 0
+        first: dict[int | str, int] = {}  # row by id
         for row, entry in enumerate(content.get("annotations", ())):
             identity = entry.get("image_id") if isinstance(entry, dict) else None
             if not isinstance(identity, int | str) or identity not in images:
@@ -192,12 +196,29 @@ class CocoIndex:
             elif entry.get("iscrowd") in (1, True) and not self._crowd:
                 crowds += 1
             elif (image := images[identity]) is not None:
+                self._check_entry(entry, Location(file, row=row, field="annotations"), first)
                 category = entry.get("category_id")
                 segmentation = _dumped(entry.get("segmentation")) if self._masks else b""
                 category = category if isinstance(category, int | str) else None
                 image.objects.append(AnnotationRow(row, _numbers(entry.get("bbox")), category, segmentation))
         if crowds:
             self.report.add(issues.CROWD_SKIPPED, plural(crowds, "region"), Location(file))
+
+    def _check_entry(self, entry: Mapping[str, Any], location: Location, first: dict[int | str, int]) -> None:
+        """Report what a repaired copy corrects and reading does not need."""
+        number, row = entry.get("id"), location.row or 0
+        if isinstance(number, int | str) and first.setdefault(number, row) != row:
+            self._repair(issues.ANNOTATION_TWICE, f"row {first[number]} has the id {str(number)[:60]}, too", location)
+        if self._depth == "full" and not self._masks and isinstance(entry.get("segmentation"), list):
+            try:
+                for polygon in entry["segmentation"]:
+                    _check_polygon(polygon)
+            except ValueError as error:
+                self._repair(issues.SEGMENTATION_UNUSABLE, str(error), location)
+
+    def _repair(self, kind: IssueType, message: str, location: Location) -> None:
+        self.report.add(kind, message, location)
+        self.repairs.append(Issue(kind, message, location))
 
     def _reject(self, kind: IssueType, message: str, location: Location) -> None:
         self.report.add(kind, message, location)
@@ -303,7 +324,7 @@ class CocoSource(DetectionSource):
             issue(issues.BOX_INVALID, "the box is not four numbers", location)
             return None
         x, y, width, height = (value / size[axis % 2] for axis, value in enumerate(row.box))
-        box = fit_box((x + width / 2, y + height / 2, width, height), location, issue)
+        box = fit_box((x + width / 2, y + height / 2, width, height), location, issue, size)
         if box is None:
             return None
         instance = Object(class_index or 0, box, location)
@@ -314,7 +335,7 @@ class CocoSource(DetectionSource):
             if isinstance(segmentation, dict):
                 instance.rle = _rle(segmentation, size)
                 return instance
-            polygons = [fit_polygon(points, location, issue) for points in list(_polygons(segmentation, size))]
+            polygons = [fit_polygon(points, location, issue, size) for points in list(_polygons(segmentation, size))]
         except ValueError as error:
             issue(issues.SEGMENTATION_INVALID, str(error), location)
             return None
@@ -334,20 +355,28 @@ def _polygons(segmentation: Any, size: Size) -> Iterator[shapes.Points]:
     if not isinstance(segmentation, list) or not segmentation:
         raise ValueError("not a list of polygons")
     for polygon in segmentation:
-        if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or not all_numbers(polygon):
-            raise ValueError("a polygon is a list of six or more numbers, x and y in turn")
+        _check_polygon(polygon)
         yield np.array(polygon, np.float64).reshape(-1, 2) / size
+
+
+def _check_polygon(polygon: Any) -> None:
+    if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or not all_numbers(polygon):
+        raise ValueError("a polygon is a list of six or more numbers, x and y in turn")
 
 
 def write(source: CocoSource, folder: Path) -> list[str]:
     """Write a repaired copy: images byte for byte, annotation files anew only if something is wrong in them.
 
-    Entries without an image, unusable annotations and duplicates are left out; boxes are clipped at the border.
+    Entries without an image, unusable annotations and duplicates are left out; boxes are clipped at the border; ids that
+    occur twice are replaced.
     """
     index = source.index
     assert index is not None
     usable, changes = repaired_images(source)
-    changes = [*map(change_line, index.issues), *changes]
+    changes = [*map(change_line, (*index.issues, *index.repairs)), *changes]
+    repairs: dict[tuple[str, int | None], set[IssueType]] = defaultdict(set)
+    for issue in index.repairs:
+        repairs[issue.location.file, issue.location.row].add(issue.type)
     wrong = {(issue.location.file, issue.location.field, issue.location.row) for issue in index.issues}
     clipped: dict[tuple[str, int | None], dict[str, Any]] = {}
     for image in usable.values():
@@ -363,14 +392,35 @@ def write(source: CocoSource, folder: Path) -> list[str]:
             if (file, "images", row) not in wrong and find(entry["file_name"]) in usable
         ]  # fmt: skip
         identities = {entry["id"] for entry in content["images"]}
+        annotations = list(enumerate(content.get("annotations", ())))
+        numbers = (entry.get("id") for _, entry in annotations if isinstance(entry, dict))
+        free = itertools.count(1 + max((number for number in numbers if isinstance(number, int)), default=0))
         content["annotations"] = [
-            entry | clipped.get((file, row), {}) for row, entry in enumerate(content.get("annotations", ()))
+            _repaired(entry, clipped.get((file, row), {}), repairs[file, row], free) for row, entry in annotations
             if (file, "annotations", row) not in wrong and entry["image_id"] in identities
         ]  # fmt: skip
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(json.dumps(content), encoding="utf-8")
     left_out = {entry.name for entry in source.entries if entry.name not in usable} | set(source.unusable)
     return changes + copy_others(source, folder, index.annotation_files if changes else (), left_out)
+
+
+def _repaired(
+    entry: dict[str, Any], clipped: dict[str, Any], repairs: Collection[IssueType], free: Iterator[int]
+) -> dict[str, Any]:
+    """An annotation with its box clipped, an area that agrees with it, and an id of its own."""
+    result = entry | clipped
+    if issues.ANNOTATION_TWICE in repairs:
+        result["id"] = next(free)
+    if issues.SEGMENTATION_UNUSABLE in repairs:
+        result["segmentation"] = []
+    if clipped and isinstance(area := entry.get("area"), int | float):
+        if "segmentation" in clipped:
+            outlines = [np.array(outline).reshape(-1, 2) for outline in clipped["segmentation"]]
+            result["area"] = round(sum(shapes.polygon_area(outline) for outline in outlines), 6)
+        elif math.isclose(area, entry["bbox"][2] * entry["bbox"][3], rel_tol=0.01):  # else it is that of a mask
+            result["area"] = round(clipped["bbox"][2] * clipped["bbox"][3], 6)
+    return result
 
 
 def _in_pixels(instance: Object, size: Size) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit.data.rows import csv_reader, header, shards, text
+from fewbit.data.rows.copy import write_text_tables
 from fewbit.data.rows.csv_reader import TYPES, CsvReader, CsvRecord, parse_record
 from fewbit.data.rows.header import HEADER_LIKE_DATA, HEADER_MISSING, column_names, find_delimiter, like_data
 from fewbit.data.rows.shards import detect_tables, row_files
@@ -123,13 +124,6 @@ def _types(types: Any, names: Sequence[str]) -> dict[str, str]:
     return {name: kind for name, kind in declared.items() if kind != "str"}
 
 
-def write(source: RowSource, folder: Path) -> list[str]:
-    """A copy without the rows that cannot be used."""
-    from fewbit.data.rows.copy import write_text_tables
-
-    return write_text_tables(source, folder)
-
-
 def example(folder: Path) -> Path:
     """Reviews with labels in two splits."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,5 +147,5 @@ FORMAT = Format(
         FormatOption("types", "types of columns, as label=int,score=float; other columns stay text", (str, dict)),
         *ROW_OPTIONS,
     ),
-    write, "row", SUFFIXES,
+    write_text_tables, "row", SUFFIXES,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from fewbit.data.images.class_folders import CLASS_FOLDER_ISSUES, CLASS_FOLDER_O
 from fewbit.data.images.decode import IMAGE_ISSUES, WHITE, decode_image
 from fewbit.data.images.file_source import IMAGE_SKIPPED, NO_IMAGES, check_first_bytes, example_image
 from fewbit.data.images.format_options import wrong_option
-from fewbit.data.images.inspect import DUPLICATE_ISSUES, inspect_images, report_duplicates
+from fewbit.data.images.inspect import DUPLICATE_ISSUES, inspect_images, leaks_to_drop, report_duplicates
 from fewbit.data.images.labeled_files import ClassFolderSource
 from fewbit.data.images.pixels import Color
 from fewbit.data.images.signatures import SKIPPED_SUFFIXES, SUFFIXES, SUFFIXES_BY_FORMAT, is_image_name, suffix_of
@@ -109,7 +109,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     suffixes_by_name = {name: SUFFIXES_BY_FORMAT[header.format] for name, header in inspection.headers.items()}
     wrong = {name: suffixes[0] for name, suffixes in suffixes_by_name.items() if suffix_of(name) not in suffixes}
     source.repair(inspection.damaged, leaks, wrong)
-    source.leave_out(inspection.dropped)
+    source.leave_out({*inspection.dropped, *leaks_to_drop(leaks, report)})
     return source
 
 

@@ -8,7 +8,7 @@ The mask folder may also be called `labels`, `annotations` or `gt`, and splits m
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 from fewbit.data.files import FILE_UNREADABLE
 from fewbit.data.images import masks
 from fewbit.data.images.class_folders import TASK_MISMATCH
-from fewbit.data.images.decode import IMAGE_ISSUES, decode_image
+from fewbit.data.images.decode import IMAGE_ISSUES, decode_image, open_image
 from fewbit.data.images.file_source import NO_IMAGES, FileSource, check_first_bytes, copy_file, example_image
 from fewbit.data.images.format_options import classes_option, flag_option, split_option, task_option, wrong_option
 from fewbit.data.images.inspect import inspect_images, try_each
@@ -51,11 +51,20 @@ MASK_BINARY = IssueType(
 MASK_LOSSY = IssueType(
     "mask-lossy", Severity.WARNING, "mask in JPEG, whose compression changes class numbers", "export the mask as PNG"
 )
+MASK_MODES = IssueType(
+    "mask-modes", Severity.WARNING, "mask in RGB among masks of class numbers, whose grey values are taken for classes",
+    "export it like the others",
+)  # fmt: skip
+MASK_VALUE_RARE = IssueType(
+    "mask-value-rare", Severity.NOTE, "mask with values that no other mask has",
+    "check the mask; {data_option=classes=a,b,c} makes values beyond the classes errors",
+)  # fmt: skip
 ISSUES = (
     NO_IMAGES, masks.MASK_MISSING, MASK_ORPHAN, masks.STEM_TWICE, masks.MASK_SIZE, masks.MASK_VALUE, masks.MASK_COLORS,
-    MASK_BINARY, MASK_LOSSY, TASK_MISMATCH, *IMAGE_ISSUES, FILE_UNREADABLE,
+    MASK_BINARY, MASK_LOSSY, MASK_MODES, MASK_VALUE_RARE, TASK_MISMATCH, *IMAGE_ISSUES, FILE_UNREADABLE,
 )  # fmt: skip
 
+_FEWEST_COMPARED = 4  # masks; of fewer, each may well have a class of its own
 _IMAGE_FOLDER = re.compile(r"(?:([a-z]+)[_-])?(?:images?|imgs?)")
 _MASK_FOLDER = re.compile(r"(?:([a-z]+)[_-])?(?:masks?|labels?|annotations?|gt|ground_?truth|segmentations?)")
 _MASK_STEM = re.compile(r"(.+?)[_-](?:masks?|labels?|gt|seg|segmentation)", re.IGNORECASE)
@@ -190,9 +199,29 @@ class ImageMasksSource(FileSource):
         values, damaged, dropped = try_each(mask_values, list(pairs), report)
         self._damaged = damaged | images.damaged
         used = set().union(*values.values())
+        report.facts["mask_values"] = sorted(used)
+        self._compare_masks({pairs[name].mask: numbers for name, numbers in values.items()}, report)
         if masks.IGNORE in used and used <= {0, masks.IGNORE} and not self._binary:
             report.add(MASK_BINARY, f"in {plural(len(pairs), 'mask')}", samples=len(pairs))
         self.leave_out(dropped | images.dropped)
+
+    def _compare_masks(self, values: Mapping[str, set[int]], report: DataReport) -> None:
+        """Report masks that are unlike the others: by the way they are stored, or by their values."""
+        modes = {name: self._mode(name) for name in values}
+        colored = [name for name, mode in modes.items() if mode in ("RGB", "RGBA")]
+        if not self._colors and 2 * len(colored) < len(modes):
+            for name in colored:
+                report.add(MASK_MODES, f"grey values {masks.shown_values(sorted(values[name]))}", Location(name))
+        if self._class_count or len(values) < _FEWEST_COMPARED:
+            return
+        counts = Counter(value for numbers in values.values() for value in numbers)
+        for name, numbers in values.items():
+            if rare := sorted(value for value in numbers if counts[value] == 1 and value != masks.IGNORE):
+                report.add(MASK_VALUE_RARE, masks.shown_values(rare), Location(name))
+
+    def _mode(self, name: str) -> str:
+        with self.files.open(name) as stream, open_image(stream, Location(name)) as (image, _):
+            return str(image.mode)
 
     def write(self, folder: Path) -> list[str]:
         """Copy every usable pair, and the files that are neither image nor mask."""

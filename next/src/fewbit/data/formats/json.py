@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from fewbit.data.rows import json_reader, shards, text
+from fewbit.data.rows.copy import write_text_tables
 from fewbit.data.rows.json_reader import TOKEN, JsonReader
 from fewbit.data.rows.shards import IGNORED_FILE, RowFile, detect_tables, row_files, suffix_of
 from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS, RowSource, row_source
@@ -44,6 +45,9 @@ ROWS_UNDER_DATA = IssueType(
 COLUMNS_AS_OBJECT = IssueType(
     "columns-as-object", Severity.NOTE, "object of columns, read as rows", "write an array of rows to be clear"
 )
+COLUMNS_UNEVEN = IssueType(
+    "columns-uneven", Severity.ERROR, "columns of different lengths", "write as many values into each column", "raise"
+)
 
 
 class Shape(NamedTuple):
@@ -67,7 +71,9 @@ def detect(files: Files) -> Detection | None:
     if shape.coco:
         return None
     is_single = shape.alone and shape.kind != "data" and suffix_of(name) == ".json"
-    if text_file is not None and is_single and _rows_in_memory(text_file, shape) is None:
+    if text_file is None or not is_single or _rows_in_memory(text_file, shape) is not None:
+        return detection
+    if len(files.names()) > 1 or _uneven(text_file, shape) is None:
         return Detection(0.3, "a single JSON object")
     return detection
 
@@ -86,6 +92,10 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
                 report.add(COLUMNS_AS_OBJECT, f"{len(rows):,} rows of {', '.join(shape.keys[:6])}", Location(file.name))
             table = _MemoryTable(rows, files, file)
             return row_source(table, files, report, depth=depth, options=options)
+        if len(listed) == 1 and (lengths := _uneven(text_file, shape)) is not None:
+            message = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:6])
+            report.add(COLUMNS_UNEVEN, message, Location(file.name))
+            return row_source(_MemoryTable([], files, file), files, report, depth=depth, options=options)
         if len(listed) > 1 and shape.alone and suffix_of(file.name) == ".json" and shape.kind != "data":
             report.add(IGNORED_FILE, "a single object next to files of rows", Location(file.name))
         elif _report_shape(shape, file.name, report):
@@ -153,25 +163,26 @@ def _loaded(content: bytes) -> Any:
 
 def _first_object(head: bytes, start: int) -> tuple[int | None, int | None, tuple[str, ...]]:
     """Where the first object ends, where the array under its own key `data` begins, and its own keys."""
-    depth, data, last, key = 0, None, b"", b""
     keys: list[str] = []
+    string, before, depth, data = b"", b"", 0, None
     for token in TOKEN.finditer(head, start):
         sign = token.group()
-        if token[1] == b"":  # an unfinished string
-            break
-        if sign in (b"{", b"["):
-            if sign == b"[" and depth == 1 and last == b":" and key == b'"data"' and data is None:
+        if sign.startswith(b'"'):
+            if not token[1]:  # it is not closed
+                break
+            string = sign
+        elif sign == b":" and depth == 1 and len(keys) < _MOST_KEYS:
+            keys.append(string[1:-1].decode(errors="replace"))
+        elif sign in b"{[":
+            is_value = before == b":" and depth == 1
+            if is_value and sign == b"[" and string == b'"data"' and data is None:
                 data = token.end()
             depth += 1
-        elif sign in (b"}", b"]"):
+        elif sign in b"}]":
             depth -= 1
-            if depth == 0:
+            if not depth:
                 return token.end(), data, tuple(keys)
-        elif sign == b":":
-            key = last
-            if depth == 1 and len(keys) < _MOST_KEYS:
-                keys.append(key[1:-1].decode(errors="replace"))
-        last = sign
+        before = sign
     return None, data, tuple(keys)
 
 
@@ -186,6 +197,18 @@ def _rows_in_memory(text_file: TextFile, shape: Shape) -> list[Row] | None:
     if not isinstance(value, dict):
         return None
     return _flattened(value.get("data")) if shape.kind == "data" else _transposed(value)
+
+
+def _uneven(text_file: TextFile, shape: Shape) -> dict[str, int] | None:
+    """The length of each column of a file of lists that are not equally long; `None` if it is something else."""
+    if shape.coco or not shape.alone or shape.kind == "data" or len(shape.keys) < 2:
+        return None
+    content, is_complete = text_head(text_file.pieces(), text.MOST_RECORD)
+    value = _loaded(content) if is_complete and suffix_of(text_file.name) == ".json" else None
+    if not isinstance(value, dict) or not all(isinstance(column, list) for column in value.values()):
+        return None
+    lengths = {str(name): len(column) for name, column in value.items()}
+    return lengths if len(set(lengths.values())) > 1 else None
 
 
 def _transposed(columns: Mapping[str, Any]) -> list[Row] | None:
@@ -240,13 +263,6 @@ def _report_shape(shape: Shape, name: str, report: DataReport) -> bool:
     return True
 
 
-def write(source: RowSource, folder: Path) -> list[str]:
-    """A copy without the rows that cannot be used."""
-    from fewbit.data.rows.copy import write_text_tables
-
-    return write_text_tables(source, folder)
-
-
 def example(folder: Path) -> Path:
     """Chats as lines."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -262,8 +278,9 @@ FORMAT = Format(
     "json", "JSON and JSON Lines files", 'train.jsonl with one object per line, such as {"text": …, "label": …}',
     (
         *shards.ISSUES, *text.ISSUES, *json_reader.ISSUES, COCO_JSON, NOT_LINES, NOT_ROWS, ROWS_UNDER_DATA,
-        COLUMNS_AS_OBJECT, *ROW_ISSUES,
+        COLUMNS_AS_OBJECT, COLUMNS_UNEVEN, *ROW_ISSUES,
     ),
     detect, scan, example,
-    (FormatOption("encoding", "of files that are not UTF-8, such as cp1252"), *ROW_OPTIONS), write, "row", SUFFIXES,
+    (FormatOption("encoding", "of files that are not UTF-8, such as cp1252"), *ROW_OPTIONS), write_text_tables, "row",
+    SUFFIXES,
 )  # fmt: skip

@@ -52,6 +52,7 @@ ISSUES = (
 _SUFFIXES = (".txt", ".lst")
 _MOST_LISTS, _HEAD, _LIST_BYTES = 20, 4096, 1 << 28
 _LARGEST_CLASS = 100_000
+_FEW_WORDS = 0.1  # of all labels: mistakes
 
 
 def detect(files: Files) -> Detection | None:
@@ -96,7 +97,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     splits = {name: split_of_file(name) for name in lists}
     split = split_option(options.get("split"), [name for name in SPLITS if name in splits.values()])
     rows = [row for name in lists if split in (None, splits[name]) for row in _rows(files, name, report)]
-    classes = classes_option(options.get("classes")) or _classes({entry.label or "" for entry, _ in rows})
+    classes = classes_option(options.get("classes")) or _classes([entry.label or "" for entry, _ in rows])
     entries = list(_labelled(rows, classes, report))
     source = LabeledFiles(files, entries, classes, "image-classification", _decode)
     report.facts |= source.facts
@@ -108,8 +109,8 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
         return source
     inspection = inspect.inspect_images(files, names, report)
     once = {entry.name: (entry.split or "", entry.label or "", entry.name) for entry in entries}
-    inspect.report_duplicates(files, list(once.values()), inspection.sizes, report)
-    source.leave_out(inspection.dropped)
+    leaks = inspect.report_duplicates(files, list(once.values()), inspection.sizes, report)
+    source.leave_out({*inspection.dropped, *inspect.leaks_to_drop(leaks, report)})
     return source
 
 
@@ -128,10 +129,11 @@ def _rows(files: Files, name: str, report: DataReport) -> Iterator[tuple[Labeled
 
 
 def _classes(labels: Collection[str]) -> tuple[str, ...]:
-    """Class numbers up to the largest, or words in order."""
-    if labels and all(map(_is_number, labels)):
-        return tuple(map(str, range(max(map(int, labels)) + 1)))
-    return tuple(sorted(labels))
+    """Class numbers up to the largest, or words in order; a few words among numbers are no classes."""
+    numbers = [label for label in labels if _is_number(label)]
+    if numbers and len(labels) - len(numbers) <= _FEW_WORDS * len(labels):
+        return tuple(map(str, range(max(map(int, numbers)) + 1)))
+    return tuple(sorted(set(labels)))
 
 
 def _is_number(label: str) -> bool:
@@ -155,7 +157,9 @@ def _labelled(
             if entry.label != original.label:
                 report.add(inspect.DUPLICATE_ACROSS_CLASSES, f"{same}, as {original.label}", location, samples=2)
             if entry.split != original.split:
-                report.add(inspect.DUPLICATE_ACROSS_SPLITS, f"{same}, in {original.split}", location)
+                message = f"{same}, in {original.split}"
+                if report.add(inspect.DUPLICATE_ACROSS_SPLITS, message, location) == "drop":
+                    continue
             if entry == original:
                 report.add(inspect.DUPLICATE, same, location)
         yield entry

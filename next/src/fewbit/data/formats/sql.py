@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import quote
 
 from fewbit.data.files import Folder
-from fewbit.data.rows.arrow import json_value, local_copy
+from fewbit.data.rows.arrow import json_value
 from fewbit.data.rows.source import ROW_ISSUES, ROW_OPTIONS, row_source
-from fewbit.data.rows.table import BLOCK, ListTable, PerProcess, Row, Table
+from fewbit.data.rows.table import BLOCK, ListTable, PerProcess, Row, Table, local_copy
 from fewbit.data.spool import Spool
 from fewbit.data.types import (
     DataReport,

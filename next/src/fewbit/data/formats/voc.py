@@ -167,7 +167,15 @@ class _Layout:
             message = error.issue.message if isinstance(error, SampleError) else str(error)
             self._reject(issues.LABEL_UNREADABLE, message, Location(annotation))
             return None
-        image = image or self._by_file.get(posixpath.basename((root.findtext("filename") or "").replace("\\", "/")))
+        file_name = posixpath.basename((root.findtext("filename") or "").strip().replace("\\", "/"))
+        stem = posixpath.basename(base)
+        if (
+            image
+            and file_name
+            and stem not in (file_name, posixpath.splitext(unicodedata.normalize("NFC", file_name))[0])
+        ):
+            self.report.add(issues.FILENAME_DIFFERS, f"it says {file_name[:200]}", Location(annotation))
+        image = image or self._by_file.get(file_name)
         if image is None:
             self._reject(issues.IMAGE_MISSING, f"no image is called {posixpath.basename(base)}", Location(annotation))
             return None
@@ -237,7 +245,7 @@ class VocSource(DetectionSource):
         x_min, y_min = (max(edge - 1, 0) if edge >= 0 else edge - 1 for edge in (x_min, y_min))
         width, height = size
         relative = shapes.box_from_edges(x_min / width, y_min / height, x_max / width, y_max / height)
-        box = fit_box(relative, location, issue)
+        box = fit_box(relative, location, issue, size)
         return None if box is None else Object(class_index, box, location, difficult=item.difficult)
 
     def sample(self, index: int, image: np.ndarray, objects: list[Object]) -> Sample:

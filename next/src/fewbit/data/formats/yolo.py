@@ -99,7 +99,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     before = len(report.issues)
     layout = lay_out(files, report, options.get("split"))
     one_based = bool(flag_option("one_based", options.get("one_based")))
-    rows = RowOptions(layout.names, layout.class_count, one_based, pixels or ("centre" if depth == "index" else None))
+    rows = RowOptions(layout.names, layout.class_count, one_based, pixels or ("" if depth == "index" else None))
     source = YoloSource(layout, rows, report.on_error)
     source.changes = [change_line(issue) for issue in report.issues[before:] if issue.type.fix]
     source.facts["task"] = task or (SEGMENTATION if source.has_polygons(oriented is True) else DETECTION)
@@ -107,7 +107,7 @@ def scan(files: Files, report: DataReport, *, depth: Depth, options: Mapping[str
     source.check(report, depth, survey.add)
     if depth == "full":
         survey.judge(task, oriented)
-        source.rows = replace(rows, pixels=pixels or survey.pixel_convention())
+        source.rows = replace(rows, pixels=pixels or survey.pixel_convention(), pixel_boxes=[])
         if task is None:
             outlines = survey.polygons - (survey.quads if oriented else 0)
             source.facts["task"] = report.facts["task"] = SEGMENTATION if outlines else DETECTION
@@ -188,11 +188,16 @@ class _Survey:
                 self.slanted = self.slanted or entry.annotation
 
     def pixel_convention(self) -> str:
-        """The first convention that fits every row in pixels."""
-        conventions = self.source.rows.conventions
+        """The convention that fits every row in pixels; empty if several do: a guess would move boxes."""
+        conventions, places = self.source.rows.conventions, self.source.rows.pixel_boxes
+        if len(conventions) > 1 and places:
+            names = " or ".join(name for name in PIXEL_CONVENTIONS if name in conventions)
+            message = f"{plural(len(places), 'row')} in pixels, such as this, fit as {names}"
+            self.report.add(issues.PIXELS_AMBIGUOUS, message, places[0])
+            return ""
         if not conventions:
             self.report.add(issues.PIXELS_UNFIT, "no way to write boxes in pixels fits all rows", Location("."))
-        return next((name for name in PIXEL_CONVENTIONS if name in conventions), "centre")
+        return next(iter(conventions), "") if len(conventions) == 1 else ""
 
     def judge(self, task: str | None, oriented: bool | None) -> None:
         """Report what is suspicious about all label files together."""

@@ -22,7 +22,7 @@ from fewbit.data.types import DataReport, Files, Issue, IssueType, Location, Sam
 
 DUPLICATE_ACROSS_SPLITS = IssueType(
     "duplicate-across-splits", Severity.WARNING, "same file in two splits, so results on the second are too good",
-    "keep it in one split", fix="leaves the copy out of the later split",
+    "keep it in one split", fix="leaves the copy out of the later split", by_code=("drop",),
 )  # fmt: skip
 DUPLICATE_ACROSS_CLASSES = IssueType(
     "duplicate-across-classes", Severity.WARNING, "same file in two classes, so one label is wrong",
@@ -133,6 +133,11 @@ def report_duplicates(
                 both = kind is DUPLICATE_ACROSS_CLASSES  # either label may be the wrong one
                 report.add(kind, f"same bytes as {original}", Location(name), samples=2 if both else 1)
     return leaks
+
+
+def leaks_to_drop(leaks: Mapping[str, str], report: DataReport) -> Mapping[str, str]:
+    """Copies in a later split, if the user chose to leave them out."""
+    return leaks if report.action(DUPLICATE_ACROSS_SPLITS) == "drop" else {}
 
 
 def equal_files(files: Files, names: Sequence[str], sizes: Mapping[str, int]) -> list[list[str]]:

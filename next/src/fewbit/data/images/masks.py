@@ -62,8 +62,13 @@ def check_mask(mask: np.ndarray, size: tuple[int, int] | None, class_count: int,
         message = f"{width} x {height}, the image {size[0]} x {size[1]}"
         raise SampleError(Issue(MASK_SIZE, message, location))
     if class_count and len(wrong := np.setdiff1d(mask, [*range(class_count), IGNORE])):
-        message = f"{_shown([str(value) for value in wrong])}; there are {plural(class_count, 'class')}"
+        message = f"{shown_values(wrong.tolist())}; there are {plural(class_count, 'class')}"
         raise SampleError(Issue(MASK_VALUE, message, location))
+
+
+def shown_values(values: Sequence[int]) -> str:
+    """Values for a message, of many the first."""
+    return _shown([str(value) for value in values])
 
 
 def _class_numbers(image: Image.Image, location: Location, colors: Sequence[Color] | None) -> np.ndarray:

@@ -113,6 +113,16 @@ def has_area(points: Points) -> bool:
     return area > _NO_AREA or (len(points) > 3 and crosses_itself(points) is not False)
 
 
+def polygon_area(points: Points) -> float:
+    """The area inside an outline that does not cross itself.
+
+    >>> polygon_area(np.array([[0.0, 0], [4, 0], [4, 3]]))
+    6.0
+    """
+    x, y = points.T
+    return abs(float(np.dot(x, _successors(y)) - np.dot(y, _successors(x)))) / 2
+
+
 def crosses_itself(points: Points) -> bool | None:
     """Whether two edges cross; touching and retracing is no crossing. `None` if too many edges overlap to compare.
 

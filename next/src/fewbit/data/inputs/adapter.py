@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,10 +78,10 @@ class InputAdapter:
         Raises:
             DataError: the first sample does not fit, with every reason, or there is none.
         """
-        if not len(dataset):
+        few = np.array([dataset.position(index) for index in islice(dataset.indices(), FIRST)], np.int64)
+        if not len(few):
             raise DataError("the dataset is empty", code="data-empty", where=dataset.report.source, hint="add samples")
         # On the side: what is found here will be found and counted again when all samples are read.
-        few = np.array([dataset.position(index) for index in range(min(FIRST, len(dataset)))])
         probe = InputAdapter(self.info, self._explicit, report=DataReport(on_error=self.report.on_error))
         probe.options["pack"] = "pad"  # a few texts would not fill a packed sequence
         report = DataReport(on_error=dataset.report.on_error)
@@ -90,7 +91,7 @@ class InputAdapter:
             if error.code != "no-text":  # the first rows of a corpus are often empty
                 raise
             return
-        for index, sample in _samples(checked):
+        for index, sample in checked.intact():
             probe.rows(sample, checked, index)
         self._kind = probe._kind
 
@@ -109,7 +110,7 @@ class InputAdapter:
         size = self._batch_size(batch_size)
         dataset = self.prepare(dataset)
         waiting: list[Batch] = []
-        for index, sample in _samples(dataset):
+        for index, sample in dataset.intact():
             rows, alone = self.rows(sample, dataset, index)
             if alone and waiting:
                 yield join_rows(waiting, self.info)
@@ -140,6 +141,7 @@ class InputAdapter:
         if self._kind == "text":
             facts = self.report.facts.get("text") or {}
             length = facts.get("max_length", self.options.get("max_length", 512))
+            length = min(length, self.info.facts.get("max_positions") or length)
             return f"text, at most {plural(length, 'token')} ({self._text_source()})"
         if (transform := self.options.get("transform")) is not None:
             name = transform if isinstance(transform, str) else getattr(transform, "__name__", "function")
@@ -175,7 +177,7 @@ class InputAdapter:
         if self.options.get("transform") is not None:
             self._kind = "transform"
             return dataset if dataset.transform is not None else dataset.map(load_transform(self.options["transform"]))
-        for index in range(min(FIRST, len(dataset))):
+        for index in islice(dataset.indices(), FIRST):
             if self._kind is not None:
                 break
             try:
@@ -363,18 +365,6 @@ def load_transform(transform: Any) -> Callable[[Any], Any]:
         )  # fmt: skip
     function: Callable[[Any], Any] = transform
     return function
-
-
-def _samples(dataset: Dataset) -> Iterator[tuple[int, Any]]:
-    """Positions and samples; damaged ones are dropped or raised, as the dataset's `on_error` says."""
-    for index in range(len(dataset)):
-        try:
-            sample = dataset[index]
-        except SampleError as error:
-            if dataset.report.add(error.issue.type, error.issue.message, error.issue.location) != "drop":
-                raise
-            continue
-        yield index, sample
 
 
 def _is_image(value: Any) -> bool:

@@ -47,7 +47,7 @@ def check_inputs(
     fitting = checked = 0
     try:
         prepared = adapter.prepare(dataset)
-        for index in range(len(prepared)):
+        for index in prepared.indices():  # texts are a stream
             checked += 1
             try:
                 fitting += bool(adapter.rows(prepared[index], prepared, index)[0])

@@ -43,7 +43,8 @@ def module_info(model: Any) -> ModelInfo:
         source=type(inner).__name__,
         kind=type(inner).__name__,
         backend="torch",
-        size=sum(tensor.numel() * tensor.element_size() for tensor in model.parameters()),
+        # Parameters of lazy modules have no size before the first call.
+        size=sum(t.numel() * t.element_size() for t in model.parameters() if not hasattr(t, "materialize")),
         inputs=inputs,
         labels=as_labels(labels) if isinstance(labels, Mapping) else None,
         vocabulary=vocabulary if isinstance(vocabulary, int) else None,

@@ -8,7 +8,6 @@ are memory-mapped. `Features` is what Hugging Face's `datasets` says about colum
 
 from __future__ import annotations
 
-import shutil
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +18,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import orjson
 
-from fewbit.data.cache import cached_file
 from fewbit.data.rows.media import CATEGORIES, OBJECTS
-from fewbit.data.rows.shards import RowFile
-from fewbit.data.rows.table import PerProcess, Row, Table, union
+from fewbit.data.rows.shards import RowFile, row_files
+from fewbit.data.rows.source import RowSource, row_source
+from fewbit.data.rows.table import PerProcess, Row, Table, local_copy, union
 from fewbit.data.rows.text import BAD_ENCODING, EMPTY_FILE, PACKED_SUFFIXES, TextFile
-from fewbit.data.types import DataReport, Files, Issue, IssueType, Location, SampleError, Severity
+from fewbit.data.types import DataReport, Depth, Files, Issue, IssueType, Location, SampleError, Severity
 from fewbit.errors import plural, require
 
 Kind = Literal["parquet", "arrow"]
@@ -50,6 +49,17 @@ DUPLICATE_COLUMN = IssueType(
 ISSUES = (BAD_PARQUET, BAD_ARROW, DUPLICATE_COLUMN, BAD_ENCODING, EMPTY_FILE)
 
 
+def scan_tables(
+    files: Files, suffixes: Sequence[str], kind: Kind, report: DataReport, *, depth: Depth, options: Mapping[str, Any]
+) -> RowSource:
+    """The rows of a folder of Parquet or Arrow files; with `full` depth everything is decoded."""
+    table = ArrowTable(files, row_files(files, suffixes, report), kind, report)
+    if depth == "full":
+        table.check(report)
+    features = schema_features(table.schemas)
+    return row_source(table, files, report, depth=depth, options=options, features=features)
+
+
 class _Group(NamedTuple):
     """A row group or record batch: its file, its number there, and how many rows it has."""
 
@@ -61,14 +71,14 @@ class _Group(NamedTuple):
 class ArrowTable(Table):
     """Rows of several files, in the order of their splits."""
 
-    def __init__(self, files: Files, row_files: Sequence[RowFile], kind: Kind, report: DataReport):
+    def __init__(self, files: Files, listed: Sequence[RowFile], kind: Kind, report: DataReport):
         self.files, self.kind = files, kind
         self.row_files: list[RowFile] = []
         self.schemas: list[Any] = []
         self._groups_in_order: list[_Group] = []
         self._readable: np.ndarray | None = None  # rows of the files, if some are left out
         self._groups, self._open = PerProcess(CACHED_GROUPS), PerProcess(OPEN_FILES)
-        for row_file in row_files:
+        for row_file in listed:
             try:
                 self._add_file(row_file, report)
             except SampleError as error:
@@ -300,19 +310,6 @@ def _open_file(files: Files, name: str, kind: Kind) -> Any:
     except Exception as error:
         issue = BAD_PARQUET if kind == "parquet" else BAD_ARROW
         raise SampleError(Issue(issue, _reason(error), Location(name))) from error
-
-
-def local_copy(files: Files, name: str) -> str:
-    """The path of a file on this machine; one in an archive or behind a URL is copied to the cache."""
-    path = files.path(name)
-    if path is not None:
-        return path
-
-    def copy(target: Any) -> None:
-        with files.open(name) as stream:
-            shutil.copyfileobj(stream, target, 1 << 20)
-
-    return str(cached_file("\0".join((files.root, name, files.fingerprint(name), "copy 1")), copy))
 
 
 def _without_duplicate_columns(batch: Any) -> Any:

@@ -45,11 +45,11 @@ def is_chat(value: Any) -> bool:
     >>> is_chat([{"from": "human", "value": "hi"}]), is_chat(["hi"])
     (True, False)
     """
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, Mapping) and _key(item, _ROLE_KEYS) and _key(item, _CONTENT_KEYS) for item in value)
+    items = value if isinstance(value, list) else []
+    are_messages = (
+        isinstance(item, Mapping) and all(_key(item, names) for names in (_ROLE_KEYS, _CONTENT_KEYS)) for item in items
     )
+    return bool(items) and all(are_messages)
 
 
 def normalized(value: Any) -> tuple[list[dict[str, Any]], list[Problem]]:

@@ -19,6 +19,7 @@ import orjson
 
 from fewbit.data.rows import table as tables
 from fewbit.data.rows.table import Numbers, Row, Table, column_lists, field_location
+from fewbit.data.rows.text import row_error
 from fewbit.data.types import MOST_ISSUES, DataReport, IssueType, Location, Severity
 from fewbit.errors import plural
 
@@ -34,6 +35,7 @@ _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[
 _INTS = re.compile(rf"(?:{_INT.pattern}\n)++")
 _FLOATS = re.compile(rf"(?:{_FLOAT.pattern}\n)++")
 _NOT_FINITE = {sign + word: word[:3] for sign in ("", "+", "-") for word in ("nan", "inf", "infinity")}
+_ABSENT = ("empty", "null", "missing")
 _NAMES = {dict: "object", type(None): "null"}
 _NOT_FINITE_NAMES = {"nan": "NaN", "inf": "infinity"}
 _CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
@@ -49,8 +51,9 @@ NAN_VALUES = IssueType(
     "nan-values", Severity.WARNING, "column that holds NaN or infinity", "fill them, or leave such rows out"
 )
 EMPTY_TEXT = IssueType(
-    "empty-text", Severity.WARNING, "rows whose text is null or empty", "fill them, or leave such rows out"
-)
+    "empty-text", Severity.WARNING, "rows whose text is missing or blank",
+    "fill them, or leave such rows out: {on_error=empty-text=drop}", by_code=("drop",),
+)  # fmt: skip
 RAGGED_LISTS = IssueType(
     "ragged-lists", Severity.WARNING, "lists of numbers of different lengths",
     "pad or cut them: embeddings have one length",
@@ -62,10 +65,20 @@ REPLACEMENT_CHARACTER = IssueType(
 MANY_COLUMNS = IssueType(
     "many-columns", Severity.WARNING, f"more than {MOST_COLUMNS:,} columns", "put keys that are data into a list"
 )
-DUPLICATE_ROW = IssueType("duplicate-row", Severity.WARNING, "row that repeats another one", "remove the copies")
-SPLIT_LEAK = IssueType("split-leak", Severity.WARNING, "row that occurs in two splits", "remove it from one of them")
+DUPLICATE_ROW = IssueType(
+    "duplicate-row", Severity.WARNING, "row that repeats another one",
+    "remove the copies: {on_error=duplicate-row=drop}", by_code=("drop",),
+)  # fmt: skip
+SPLIT_LEAK = IssueType(
+    "split-leak", Severity.WARNING, "row that occurs in two splits",
+    "remove it from one of them; {on_error=split-leak=drop} keeps the first", by_code=("drop",),
+)  # fmt: skip
+BAD_ANSWER = row_error(
+    "bad-answer", "answer that is not where its row says in the context",
+    "correct answer_start: the character of the context, from 0, where the answer begins",
+)  # fmt: skip
 ISSUES = (
-    MIXED_TYPES, MISSING_VALUES, NAN_VALUES, EMPTY_TEXT, RAGGED_LISTS, REPLACEMENT_CHARACTER, MANY_COLUMNS,
+    BAD_ANSWER, MIXED_TYPES, MISSING_VALUES, NAN_VALUES, EMPTY_TEXT, RAGGED_LISTS, REPLACEMENT_CHARACTER, MANY_COLUMNS,
     DUPLICATE_ROW, SPLIT_LEAK,
 )  # fmt: skip
 
@@ -107,7 +120,7 @@ class _Column:
         """Kinds that belong together, without null and empty values: all numbers, all lists."""
         families: dict[str, Tally] = {}
         for kind, tally in self.kinds.items():
-            if kind not in ("null", "empty"):
+            if kind not in _ABSENT:
                 family = "number" if kind in ("int", "float", "nan", "inf") else kind.partition("[")[0]
                 joined = families.setdefault(family, Tally())
                 joined.count += tally.count
@@ -134,6 +147,7 @@ class ColumnStatistics:
     def __init__(self, texts: Collection[str] = (), label: str | None = None, *, text_only: bool = False):
         self.texts, self.label, self.text_only = frozenset(texts), label, text_only
         self.columns: dict[str, _Column] = {}
+        self.empty: set[int] = set()  # rows whose text is missing or blank
         self._overflow = False
 
     def add(self, positions: Sequence[int], rows: Sequence[Row], prefix: str = "") -> None:
@@ -143,6 +157,8 @@ class ColumnStatistics:
             groups = {name: (positions, values) for name, values in lists.items()}
         else:
             groups = _by_key(positions, rows)
+        if not prefix:
+            self._add_missing(positions, groups)
         for name, (value_positions, values) in groups.items():
             column = self.columns.get(prefix + name)
             if column is None:
@@ -157,6 +173,15 @@ class ColumnStatistics:
                     selected = _where([type(value) is kind for value in values], *selected)
                 self._add_values(column, prefix + name, kind, *selected)
 
+    def _add_missing(self, positions: Sequence[int], groups: Mapping[str, tuple[Sequence[int], list[Any]]]) -> None:
+        """Count rows without the key of a text like those where it is null."""
+        for name in self.texts:
+            present = groups[name][0] if name in groups else ()
+            if len(present) < len(positions) and (name in groups or "." not in name):
+                missing = sorted(set(positions).difference(present))
+                self.columns.setdefault(name, _Column()).count("missing", missing)
+                self.empty.update(missing)
+
     def _add_values(self, column: _Column, name: str, kind: type, positions: Sequence[int], values: list[Any]) -> None:
         """Take in values of one type."""
         if kind is str:
@@ -168,6 +193,8 @@ class ColumnStatistics:
                 column.count(number_kind, kind_positions)
         else:
             column.count(_NAMES.get(kind, kind.__name__), positions)
+            if kind is type(None) and name in self.texts:
+                self.empty.update(positions)
             if kind is dict and name.count(".") < _DEEPEST:
                 positions, values = _where([bool(value) for value in values], positions, values)
                 if values:
@@ -179,9 +206,15 @@ class ColumnStatistics:
             column.lost.add([position for position, value in zip(positions, values) if _LOST in value])
         if name in self.texts and len(column.lengths) < _MOST_LENGTHS:
             column.lengths.update(map(len, values))
-        if "" in values:
-            column.count("empty", [position for position, value in zip(positions, values) if not value])
-            positions, values = _where([bool(value) for value in values], positions, values)
+        is_text = name in self.texts
+        filled = (
+            [bool(value.strip()) if is_text else bool(value) for value in values] if is_text or "" in values else []
+        )
+        if not all(filled):
+            empty = [position for position, is_filled in zip(positions, filled) if not is_filled]
+            column.count("empty", empty)
+            self.empty.update(empty if is_text else ())
+            positions, values = _where(filled, positions, values)
         if not self.text_only:
             column.count("str", positions)
         elif values:
@@ -207,7 +240,7 @@ class ColumnStatistics:
         if len(families) > 1 and (not self.text_only or numbers >= 9 * texts):
             rare = min(families.values(), key=lambda tally: (tally.count, -min(tally.first)))
             yield MIXED_TYPES, column.kinds_text(table), rare
-        missing = [(kind, column.kinds[kind]) for kind in ("empty", "null") if kind in column.kinds]
+        missing = [(kind, column.kinds[kind]) for kind in _ABSENT if kind in column.kinds]
         if missing and name != self.label:
             message = ", ".join(f"{kind} {tally.count:,}{tally.at(table)}" for kind, tally in missing)
             first = min(tally.first[0] for _, tally in missing)
@@ -353,8 +386,10 @@ class Duplicates:
             positions.append(inside + start)
         return np.concatenate(hashes), np.concatenate(positions)
 
-    def report(self, report: DataReport, table: Table, split_codes: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Report every row that repeats an earlier one, in order of rows."""
+    def report(self, report: DataReport, table: Table, split_codes: Callable[[np.ndarray], np.ndarray]) -> list[int]:
+        """Report every row that repeats an earlier one, in order of rows; positions of those to be left out."""
+        dropping = {True: report.action(DUPLICATE_ROW) == "drop", False: report.action(SPLIT_LEAK) == "drop"}
+        dropped: list[int] = []
         repeats: list[tuple[int, int, bool]] = []  # the later row, the earlier one, whether both are of one split
         counts = {DUPLICATE_ROW: 0, SPLIT_LEAK: 0}
         for positions in self.groups():
@@ -362,6 +397,8 @@ class Duplicates:
             splits = len(np.unique(codes))
             counts[DUPLICATE_ROW] += len(positions) - splits
             counts[SPLIT_LEAK] += splits - 1
+            if any(dropping.values()):
+                dropped += [row for row, _, same in _pairs(positions.tolist(), codes.tolist()) if dropping[same]]
             if len(repeats) < 2 * MOST_ISSUES:
                 repeats += _pairs(positions.tolist()[: 2 * MOST_ISSUES], codes.tolist())
         listed: Counter[IssueType] = Counter()
@@ -374,6 +411,7 @@ class Duplicates:
             if missing := total - listed[kind]:
                 report.counts[kind.code] += missing
                 report.affected[kind.code] += missing
+        return dropped
 
 
 def _pairs(positions: Sequence[int], codes: Sequence[int]) -> Iterator[tuple[int, int, bool]]:

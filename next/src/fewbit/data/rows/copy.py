@@ -18,26 +18,31 @@ import orjson
 from fewbit.data.rows.arrow import ArrowTable
 from fewbit.data.rows.csv_reader import CsvReader
 from fewbit.data.rows.json_reader import JsonReader
+from fewbit.data.rows.media import BoxTable
 from fewbit.data.rows.source import RowSource
-from fewbit.data.rows.table import Row, nested
+from fewbit.data.rows.table import Row, Table, nested
 from fewbit.data.rows.text_table import Block, Shard, TextTable
 from fewbit.data.types import DataReport, Files
 from fewbit.errors import plural, require
 
 _LINES_SHOWN = 5
-_BY_MEANING = "left out because of labels, messages or missing files"
+_BY_MEANING = "left out because of labels, messages, answers, boxes or files"
 
 
 def write_text_tables(source: RowSource, folder: Path) -> list[str]:
     """Write the CSV or JSON files of a source into a folder; a file without problems is copied byte for byte."""
     changes: list[str] = []
-    table = source.table
-    if not isinstance(table, TextTable):  # rows that are not as in the file: boxes of an image, questions of a text
+    table, dropped = _stored_rows(source)
+    if not isinstance(table, TextTable):  # rows that are not as in the file: questions of a text
         for name in {table.location(index).file for index in range(len(table))}:
             _copy(table.files, name, folder)  # type: ignore[attr-defined]
+            if dropped:
+                rows = table.fetch([index for index in range(len(table)) if index not in dropped])
+                (folder / name).write_bytes(orjson.dumps(rows))
+                left_out = f"{plural(len(dropped), 'row')} {_BY_MEANING}"
+                changes += [f"{name}: written again as an array of rows", f"{name}: {left_out}"]
         _copy_media(source, folder)
-        return []
-    dropped = set(source.dropped)
+        return changes
     used_names = {shard.name for shard in table.shards}
     for shard, report, blocks in table.scan_again():
         target = folder / shard.name
@@ -61,11 +66,11 @@ def write_text_tables(source: RowSource, folder: Path) -> list[str]:
 
 def write_arrow_tables(source: RowSource, folder: Path) -> list[str]:
     """Write the Parquet or Arrow files of a source without the rows that cannot be used, in the same format."""
-    table = source.table
+    table, dropped = _stored_rows(source)
     assert isinstance(table, ArrowTable)
     changes: list[str] = []
     for number, row_file in enumerate(table.row_files):
-        usable = {position: table.usable_rows(position, source.dropped) for position in table.groups_of(number)}
+        usable = {position: table.usable_rows(position, sorted(dropped)) for position in table.groups_of(number)}
         if all(rows.all() for rows in usable.values()):
             _copy(table.files, row_file.name, folder)
             continue
@@ -79,6 +84,14 @@ def write_arrow_tables(source: RowSource, folder: Path) -> list[str]:
         changes.append(f"{row_file.name}: {plural(lost, 'row')} left out")
     _copy_media(source, folder)
     return changes
+
+
+def _stored_rows(source: RowSource) -> tuple[Table, set[int]]:
+    """The table as it is stored, and the rows of it that are left out."""
+    table = source.table
+    if not isinstance(table, BoxTable):
+        return table, set(source.dropped)
+    return table.table, table.dropped.union(*(table.rows_of(image) for image in source.dropped))
 
 
 def _writer(table: ArrowTable, file: int, target: Path) -> Any:

@@ -52,11 +52,12 @@ QUOTE_UNCLOSED = row_error(
 )
 ROW_SHORT = row_error(
     "row-short", "row with fewer fields than the header",
-    "add what is missing; {on_error=row-short=repair} fills it with empty text",
+    "add what is missing; {on_error=row-short=repair} fills it with empty text", by_code=("repair",),
 )  # fmt: skip
 ROW_LONG = row_error(
     "row-long", "row with more fields than the header",
     "put quotes around the field that holds the delimiter; {on_error=row-long=repair} cuts the row",
+    by_code=("repair",),
 )  # fmt: skip
 TRAILING_DELIMITER = IssueType(
     "trailing-delimiter", Severity.WARNING, "row that ends in delimiters with nothing after them", "remove them",
@@ -64,7 +65,7 @@ TRAILING_DELIMITER = IssueType(
 )  # fmt: skip
 BAD_CAST = row_error(
     "bad-cast", "value that is not of the type its column was declared to have",
-    "correct the value or the type; {on_error=bad-cast=repair} makes it None",
+    "correct the value or the type; {on_error=bad-cast=repair} makes it None", by_code=("repair",),
 )  # fmt: skip
 ISSUES = (QUOTE_EARLY, QUOTE_STRAY, QUOTE_UNCLOSED, ROW_SHORT, ROW_LONG, TRAILING_DELIMITER, BAD_CAST)
 

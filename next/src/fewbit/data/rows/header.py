@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from fewbit.data.rows.csv_reader import parse_record
@@ -37,16 +36,20 @@ HEADER_EMPTY = IssueType(
     "header-empty", Severity.ERROR, "column without a name",
     "name it, or remove the delimiter at the end of the header", "raise", ("repair",), "calls it column_N",
 )  # fmt: skip
+INDEX_COLUMN = IssueType(
+    "index-column", Severity.NOTE, "first column without a name, as pandas writes an index",
+    "nothing to do; `to_csv(index=False)` does not write it",
+)  # fmt: skip
 HEADER_SPACE = IssueType(
-    "header-space", Severity.WARNING, "column name with spaces around it",
-    "remove the spaces, or name the column with them",
+    "header-space", Severity.NOTE, "column name with spaces around it, which are not part of the name",
+    "remove the spaces",
 )  # fmt: skip
 HEADER_LIKE_DATA = IssueType(
     "header-like-data", Severity.WARNING, "first line that looks like data, not like column names",
     "write the column names into the first line, or give them: {data_option=header=text,label}",
 )  # fmt: skip
 ISSUES = (
-    DELIMITER_GUESSED, DELIMITER_UNCLEAR, HEADER_MISSING, HEADER_DUPLICATE, HEADER_EMPTY, HEADER_SPACE,
+    DELIMITER_GUESSED, DELIMITER_UNCLEAR, HEADER_MISSING, HEADER_DUPLICATE, HEADER_EMPTY, INDEX_COLUMN, HEADER_SPACE,
     HEADER_LIKE_DATA,
 )  # fmt: skip
 
@@ -134,22 +137,27 @@ def _fit(head: bytes, delimiter: str) -> _Fit | None:
 def column_names(fields: Sequence[str], location: Location, report: DataReport) -> list[str]:
     """Names of the columns, all different and none empty; what had to be changed for that is reported.
 
-    >>> column_names(["id", "id", ""], Location("a.csv", line=1), DataReport())
+    >>> column_names(["id", " id", ""], Location("a.csv", line=1), DataReport())
     ['id', 'id_2', 'column_3']
     """
     names: list[str] = []
+    for position, title in enumerate(fields, 1):
+        if title.strip() and title != title.strip():
+            report.add(HEADER_SPACE, f"column {position} is called {title!r}", location)
+    fields = [title.strip() for title in fields]
     first_position = {name: position for position, name in reversed(list(enumerate(fields, 1)))}
     for position, title in enumerate(fields, 1):
         name = title
-        if not title.strip():
+        if not title and position == 1 and len(fields) > 1 and all(fields[1:]):
+            report.add(INDEX_COLUMN, "column 1 has no name", location, samples=0)
+            name = "column_1"
+        elif not title:
             report.add(HEADER_EMPTY, f"column {position} has no name", location)
             name = f"column_{position}"
         elif first_position[title] != position:
             message = f"columns {first_position[title]} and {position} are both called {title!r}"
             report.add(HEADER_DUPLICATE, message, location)
             name = f"{title}_{position}"
-        elif title != title.strip():
-            report.add(HEADER_SPACE, f"column {position} is called {title!r}", location)
         while first_position.setdefault(name, position) != position:
             name += "_"
         names.append(name)
@@ -161,28 +169,22 @@ _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[T ][\d:.+Z-]*)?|\d{1,2}[-/
 
 
 def like_data(fields: Sequence[str], below: Sequence[Sequence[str]]) -> str:
-    """The reason why a header looks like a row of data; empty if it does not.
-
-    Args:
-        fields: the first record.
-        below: a few records after it.
+    """The reason why a first record looks like the rows below it; empty if it looks like names of columns.
 
     >>> like_data(["great film", "1"], [["bad film", "0"]]), like_data(["text", "1"], [["a", "5"]])
-    ("'1' is a number, and the rows below have one there too", '')
+    ("'1' is a number, like every value below it", '')
     """
-    kinds = [_kind(title) for title in fields]
-    if set(kinds) == {"number"}:
-        return "every name is a number"
     rows = [row for row in below if len(row) == len(fields) and list(row) != list(fields)]
-    # A column name differs in kind from the values below it; a row of data does not.
-    same_kinds = bool(rows) and all(_kind(value) == kind for row in rows for value, kind in zip(row, kinds) if value)
-    if same_kinds and set(kinds) != {"text"} and not _are_plausible_names(fields, kinds):
-        position = next(position for position, kind in enumerate(kinds) if kind != "text")
-        return f"{fields[position]!r} is a {kinds[position]}, and the rows below have one there too"
-    for position, title in enumerate(fields):
-        if title and any(row[position] == title for row in rows):
-            return f"{title!r} is also a value of column {position + 1}"
-    return ""
+    columns = [set(column) - {""} for column in zip(*rows)]
+    odd = next((title for title in fields if _kind(title) != "text"), None)
+    if all(_kind(title) == "number" for title in fields):
+        return "every name is a number"
+    # The name of a column differs in kind from its values.
+    like_columns = all({_kind(title)} >= set(map(_kind, column)) for title, column in zip(fields, columns))
+    if odd is not None and columns and like_columns and not _are_usual_names(fields):
+        return f"{odd!r} is a {_kind(odd)}, like every value below it"
+    repeated = [title for title, column in zip(fields, columns) if title in column]
+    return f"{repeated[0]!r} is also a value of its column" if repeated else ""
 
 
 def _kind(title: str) -> str:
@@ -190,9 +192,11 @@ def _kind(title: str) -> str:
     return "number" if _NUMBER.fullmatch(bare) else "date" if _DATE.fullmatch(bare) else "text"
 
 
-def _are_plausible_names(fields: Sequence[str], kinds: Sequence[str]) -> bool:
-    """Whether a field is what columns are called, or the numbers are consecutive years or positions."""
-    numbers = [title.strip() for title, kind in zip(fields, kinds) if kind == "number"]
-    are_positions = len(numbers) > 1 and all(number.isdecimal() and len(number) < 9 for number in numbers)
-    consecutive = are_positions and all(int(after) - int(before) == 1 for before, after in pairwise(numbers))
-    return consecutive or any(title.strip().lower() in COMMON_NAMES for title in fields)
+def _are_usual_names(fields: Sequence[str]) -> bool:
+    """Whether columns are often called so, or their names are consecutive years or positions."""
+    if not COMMON_NAMES.isdisjoint(title.strip().lower() for title in fields):
+        return True
+    numbers = [title.strip() for title in fields if _kind(title) == "number"]
+    if len(numbers) < 2 or not all(re.fullmatch("[0-9]{1,8}", number) for number in numbers):
+        return False
+    return list(map(int, numbers)) == list(range(int(numbers[0]), int(numbers[0]) + len(numbers)))

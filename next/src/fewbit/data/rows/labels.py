@@ -28,7 +28,10 @@ LEAST_ANSWERS = 50
 """A column with more different texts than this, and than half of the rows, holds answers, not classes."""
 _SEVERAL, _OTHER = -2, -3
 """Codes of lists, and of values that cannot be remembered."""
-_WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17}))(?:\.0*)?")
+_WHOLE_NUMBER = re.compile(r"\+?(-?(?:0|[1-9][0-9]{0,17}))(?:\.0*)?")
+_FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|[+-]?[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]+")
+_SIGNS = {-1, 1}
+"""Labels among which -1 is a class."""
 
 BAD_LABEL = row_error(
     "bad-label", "value that cannot be a class",
@@ -39,7 +42,7 @@ UNSEEN_LABEL = row_error(
 )  # fmt: skip
 UNLABELED_ROWS = IssueType(
     "unlabeled", Severity.WARNING, "rows without a label, whose label is -1",
-    "label them, or leave them out: {on_error=unlabeled=drop}", aliases=("missing-label",),
+    "label them, or leave them out: {on_error=unlabeled=drop}", by_code=("drop",), aliases=("missing-label",),
 )  # fmt: skip
 LABELS_ALIKE = IssueType(
     "labels-alike", Severity.WARNING, "labels that differ only in case or surrounding spaces",
@@ -71,8 +74,8 @@ def plain_label(value: Any) -> int | str | None:
     Raises:
         LabelError: the value cannot be a class.
 
-    >>> [plain_label(value) for value in (2.0, "2", "2.0", "007", "", True, float("nan"))]
-    [2, 2, 2, '007', None, 1, None]
+    >>> [plain_label(value) for value in (2.0, "2", "2.0", "+1", "007", " ", "NaN", True, float("nan"))]
+    [2, 2, 2, 1, '007', None, None, 1, None]
     """
     match value:
         case None | "":
@@ -86,7 +89,10 @@ def plain_label(value: Any) -> int | str | None:
         case float():
             raise LabelError(BAD_LABEL, f"{value!r} is not an integer")
         case str():
-            whole = _WHOLE_NUMBER.fullmatch(value)
+            bare = value.strip()
+            if not bare or bare in ("NaN", "nan"):
+                return None
+            whole = _WHOLE_NUMBER.fullmatch(bare)
             return int(whole[1]) if whole else value
         case np.generic() if not isinstance(value.item(), np.generic):
             return plain_label(value.item())
@@ -103,7 +109,8 @@ def number_label(value: Any) -> float | None:
     [2.0, 0.5, None, None]
     """
     try:
-        number = float("nan" if value in (None, "") else value)
+        is_missing = value is None or (isinstance(value, str) and not value.strip())
+        number = float("nan" if is_missing else value)
     except (TypeError, ValueError, OverflowError):
         raise LabelError(BAD_LABEL, f"{str(value)[:40]!r} is not a number") from None
     if math.isinf(number):
@@ -138,7 +145,7 @@ class Labels:
 
     def _number(self, value: Any) -> int:
         label = plain_label(value)
-        if label in (None, UNLABELED):
+        if label is None or (label == UNLABELED and label not in self.numbers):
             return UNLABELED
         for key in (label, str(label)):
             if key in self.numbers:
@@ -171,8 +178,10 @@ def number_classes(values: Iterable[Any], first: str | None = None) -> tuple[Lab
             label = plain_label(value)
         except LabelError:
             continue  # reported with its row
-        if label is not None and label != UNLABELED:
+        if label is not None:
             plain.add(label)
+    if plain != _SIGNS:
+        plain.discard(UNLABELED)
     types = sorted({type(label).__name__ for label in plain})
     if types in ([], ["int"]):
         ordered: list[Any] = sorted(plain)
@@ -206,6 +215,7 @@ class LabelColumn:
         self._missing: set[int] = set()  # codes that mean there is no label
         self._tallies: dict[str | None, dict[int, Tally]] = {}
         self._overflow = False
+        self._fractions = False  # values are numbers, not all of them integers
 
     def add(self, positions: np.ndarray, split: str | None, values: Sequence[Any]) -> np.ndarray:
         """Take in the labels of some rows of one split; returns their codes."""
@@ -254,16 +264,25 @@ class LabelColumn:
         if self.numbers:
             return None
         if class_names:
-            return given_classes(class_names)
+            return self._without_signs(given_classes(class_names))
         train = self._tallies.get("train")
         values = [self.values[code] for code in train if code >= 0] if train is not None else self.values
         rows = sum(tally.count for tallies in self._tallies.values() for tally in tallies.values())
         texts = sum(isinstance(value, str) for value in values)
-        if self._overflow or (not self.tags and texts > max(LEAST_ANSWERS, rows / 2)):
+        self._fractions = not self.tags and _are_fractions(values)
+        if self._fractions:
+            values = [value for value in values if not _is_fraction(value)]
+        elif self._overflow or (not self.tags and texts > max(LEAST_ANSWERS, rows / 2)):
             return None
         labels, remarks = number_classes(values, first="O" if self.tags else None)
-        for kind, message in remarks:
+        for kind, message in remarks if not self._fractions else ():
             report.add(kind, message, Location(field=self.column))
+        return self._without_signs(labels)
+
+    def _without_signs(self, labels: Labels) -> Labels:
+        """The classes; where -1 is one of them, it does not mean that there is no label."""
+        if UNLABELED in labels.numbers:
+            self._missing = {code for code in self._missing if plain_label(self.values[code]) is None}
         return labels
 
     def report(self, labels: Labels | None, report: DataReport, table: Table) -> set[int]:
@@ -296,6 +315,8 @@ class LabelColumn:
                 return None if self._overflow else LabelError(BAD_LABEL, "a label cannot be dict")
             if self.numbers:
                 number_label(self.values[code])
+            elif self._fractions and _is_fraction(self.values[code]):
+                raise LabelError(BAD_LABEL, f"{self.values[code]} is not an integer")
             elif labels is not None:
                 labels.encode(self.values[code])
         except LabelError as error:
@@ -318,6 +339,24 @@ class LabelColumn:
         names = [labels.name(value) or "unlabeled" for value in self.values]
         codes = self.codes[np.asarray(positions), 0]
         return Strata([*names, "several"], np.where(codes < 0, len(names), codes).astype(np.int32))
+
+
+def _is_fraction(value: Any) -> bool:
+    """Whether a text is a number, but not an integer."""
+    bare = value.strip() if isinstance(value, str) else ""
+    return _FRACTION.fullmatch(bare) is not None and not _WHOLE_NUMBER.fullmatch(bare)
+
+
+def _are_fractions(values: Sequence[Any]) -> bool:
+    """Whether all texts are numbers and some are no integers; `3.5` next to names is a name.
+
+    >>> _are_fractions(["0.5", "1", "2.0", ""]), _are_fractions(["gpt", "3.5"]), _are_fractions(["1", "2.0"])
+    (True, False, False)
+    """
+    texts = [value for value in values if isinstance(value, str)]
+    if not any(map(_is_fraction, texts)):
+        return False
+    return all(_is_fraction(text) or not isinstance(plain_label(text), str) for text in texts)
 
 
 class Strata(Sequence[str]):

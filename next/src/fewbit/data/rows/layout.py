@@ -86,7 +86,7 @@ _TEXTUAL = (
 )
 _HOLDS: dict[str, Callable[[list[Any]], bool]] = {
     "anything": lambda values: True,
-    "text": lambda values: bool(values) and all(isinstance(value, str) for value in values),
+    "text": lambda values: 2 * sum(isinstance(value, str) for value in values) > len(values),  # a few may be odd
     "list": lambda values: bool(values) and all(isinstance(value, list) for value in values),
     "chat": lambda values: any(map(chat.is_chat, values)),
 }
@@ -196,7 +196,7 @@ class _Columns:
         text = self.first(_TEXTS, "text", column)
         if label and text is None:
             texts = [name for name in self.names.values() if name != column and self.is_text(name)]
-            text = max(texts, key=lambda name: sum(map(len, self.values(name))), default=None)
+            text = max(texts, key=lambda name: sum(len(str(value)) for value in self.values(name)), default=None)
         if not label and text is None and len(self.names) == 1:
             text = self.first(list(self.names), "text")
         # A column of numbers in a CSV is text too, but no text to classify.
@@ -206,9 +206,9 @@ class _Columns:
         return RowLayout("columns", label if label and is_class else {})
 
 
-def _numeric(values: Sequence[str]) -> bool:
+def _numeric(values: Sequence[Any]) -> bool:
     try:
-        return bool([float(value) for value in values if value])
+        return bool([float(value) for value in values if isinstance(value, str) and value])
     except ValueError:
         return False
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -194,40 +194,105 @@ def boxes_and_classes(objects: Any, width: int, height: int, location: Location)
     return {"boxes": boxes, "classes": numbers.astype(np.int64)}
 
 
+class _Box(NamedTuple):
+    """A box of a table."""
+
+    name: str  # of its class
+    corners: list[float]  # left, top, width, height in pixels
+    row: int
+
+
+def _parsed_box(values: Sequence[Any], name: Any, row: int) -> _Box | str:
+    """The box of a row, or what is wrong with it."""
+    try:
+        left, top, right, bottom = map(float, values)
+    except (TypeError, ValueError):
+        return f"corners {values}"
+    shown = f"box from {left:g}, {top:g} to {right:g}, {bottom:g}"
+    if not (right > left and bottom > top):  # NaN too
+        return f"{shown} has no area"
+    if name is None or not str(name).strip():
+        return f"{shown} has no class"
+    return _Box(str(name), [left, top, right - left, bottom - top], row)
+
+
+def _is_inside(box: _Box, width: int, height: int) -> bool:
+    left, top, box_width, box_height = box.corners
+    beyond = (-left, -top, left + box_width - width, top + box_height - height)
+    return max(beyond) <= _TOLERANCE
+
+
+def _beyond(box: _Box, width: int, height: int) -> str:
+    left, top, box_width, box_height = box.corners
+    corners = f"{left:g}, {top:g} to {left + box_width:g}, {top + box_height:g}"
+    return f"box from {corners} in an image of {width} x {height} pixels"
+
+
 class BoxTable(Table):
     """A table of boxes, one per row, as a table of images with `objects`.
 
     The corners are left, top, right and bottom in pixels; a row without them is an image without a box. Without a
-    column of labels every box is an `object`.
+    column of labels every box is an `object`. A row whose box is wrong is left out; its image stays if another row
+    has a box in it.
     """
 
     columns = ("image", OBJECTS)
 
     def __init__(self, table: Table, image: str, label: str | None, corners: Sequence[str], report: DataReport):
-        self._table, self._image = table, image
-        self._images: dict[tuple[str | None, str], list[tuple[str, list[float]]]] = {}
-        self._first: list[int] = []  # row of each image
+        self.table = table
+        self.dropped: set[int] = set()  # rows whose box is wrong
+        self._images: dict[tuple[str | None, str], list[_Box]] = {}
+        self._rows: dict[tuple[str | None, str], list[int]] = {}
         for first, rows in table.blocks():
             for position, row in enumerate(rows, first):
                 key = table.split(position), str(nested(row, image))
-                if key not in self._images:
-                    self._images[key] = []
-                    self._first.append(position)
+                self._rows.setdefault(key, []).append(position)
+                boxes = self._images.setdefault(key, [])
                 values = [row.get(corner) for corner in corners]
-                if values != [""] * 4 and values != [None] * 4:
-                    try:
-                        left, top, right, bottom = map(float, values)  # type: ignore[arg-type]
-                        name = "object" if label is None else str(row.get(label))
-                        self._images[key].append((name, [left, top, right - left, bottom - top]))
-                    except (TypeError, ValueError):
-                        report.add(BAD_OBJECTS, f"corners {values}", table.location(position))
-        self._keys = list(self._images)
-        self.classes = sorted({name for boxes in self._images.values() for name, _ in boxes})
+                if values == [""] * 4 or values == [None] * 4:
+                    continue
+                box = _parsed_box(values, "object" if label is None else row.get(label), position)
+                if isinstance(box, _Box):
+                    boxes.append(box)
+                else:
+                    report.add(BAD_OBJECTS, box, table.location(position))
+                    self.dropped.add(position)
+        self._keys = [key for key, boxes in self._images.items() if boxes or self.dropped.isdisjoint(self._rows[key])]
+        self.classes = sorted({box.name for boxes in self._images.values() for box in boxes})
 
     @property
     def files(self) -> Any:
         """Where the rows are."""
-        return self._table.shards[0].reader.text.files  # type: ignore[attr-defined]
+        return self.table.shards[0].reader.text.files  # type: ignore[attr-defined]
+
+    @property
+    def images(self) -> set[str]:
+        """What the rows name, also those that are left out."""
+        return {image for _, image in self._rows}
+
+    def rows_of(self, index: int) -> list[int]:
+        """The rows of an image."""
+        return self._rows[self._keys[index]]
+
+    def check(self, index: int, width: int, height: int, report: DataReport) -> bool:
+        """Report boxes that reach beyond their image, and leave their rows out; whether the image can be used."""
+        boxes = self._images[self._keys[index]]
+        good = []
+        for box in boxes:
+            if _is_inside(box, width, height):
+                good.append(box)
+            else:
+                report.add(BAD_OBJECTS, _beyond(box, width, height), self.table.location(box.row))
+                self.dropped.add(box.row)
+        self._images[self._keys[index]] = good
+        return bool(good) or not boxes
+
+    def box_location(self, index: int, width: int, height: int) -> Location:
+        """The row of the first box that reaches beyond an image, else that of the image."""
+        boxes = self._images[self._keys[index]]
+        row = next((box.row for box in boxes if not _is_inside(box, width, height)), self.rows_of(index)[0])
+        location = self.table.location(row)
+        return Location(location.file, location.line, location.row, location.byte, index)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -237,12 +302,12 @@ class BoxTable(Table):
         rows = []
         for key in (self._keys[index] for index in indices):
             boxes = self._images[key]
-            objects = {BOXES: [box for _, box in boxes], CATEGORIES[0]: [numbers[name] for name, _ in boxes]}
+            objects = {BOXES: [box.corners for box in boxes], CATEGORIES[0]: [numbers[box.name] for box in boxes]}
             rows.append({"image": key[1], OBJECTS: objects})
         return rows
 
     def location(self, index: int) -> Location:
-        location = self._table.location(self._first[index])
+        location = self.table.location(self.rows_of(index)[0])
         return Location(location.file, location.line, location.row, location.byte, index)
 
     def split(self, index: int) -> str | None:

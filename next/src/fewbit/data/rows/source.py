@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fewbit.data.answers import NO_ANSWER, answer_in_context
 from fewbit.data.audio import AUDIO_ISSUES
 from fewbit.data.images.decode import IMAGE_ISSUES
 from fewbit.data.rows import chat, check, labels, layout, media
 from fewbit.data.rows.check import ColumnStatistics, Duplicates
 from fewbit.data.rows.labels import UNLABELED, LabelColumn, LabelError, Labels, Strata, number_label
 from fewbit.data.rows.layout import TEXT_KEYS, RowPlan, make_plan
-from fewbit.data.rows.media import LABELS_CONFLICT, MEDIA_UNLISTED, OBJECTS, boxes_and_classes, is_objects
+from fewbit.data.rows.media import (
+    BAD_OBJECTS,
+    LABELS_CONFLICT,
+    MEDIA_UNLISTED,
+    OBJECTS,
+    BoxTable,
+    boxes_and_classes,
+    is_objects,
+)
 from fewbit.data.rows.table import Row, Table, column_lists, field_location, nested, raise_late, split_ranges, union
 from fewbit.data.splits import SPLITS, split_of_file
 from fewbit.data.types import DataReport, Depth, Files, FormatOption, Issue, IssueType, Location, Sample, SampleError
@@ -41,6 +50,7 @@ ROW_OPTIONS: tuple[FormatOption, ...] = (
     FormatOption("columns", "columns to read, as text=body,label=meta.score", (str, list, dict)),
 )
 """Options `row_source` takes; a format lists them after its own. `task` and `split` are always among the options."""
+NO_BOX_LEFT = "none of its boxes can be used"
 _UNSPLIT = "unsplit"
 _SPLIT_NAMES = (*SPLITS, _UNSPLIT)
 
@@ -195,7 +205,14 @@ class RowSource:
                 sample |= load(name, value, location, report)
         if "image" in sample and is_objects(row.get(OBJECTS)):
             height, width = sample["image"].shape[:2]
-            sample |= boxes_and_classes(row[OBJECTS], width, height, field_location(self.table, position, OBJECTS))
+            if isinstance(self.table, BoxTable):
+                if report is not None and not self.table.check(position, width, height, report):
+                    raise SampleError(Issue(BAD_OBJECTS, NO_BOX_LEFT, self.table.location(position)))
+                row = self.table.row(position)
+                location = self.table.box_location(position, width, height)
+            else:
+                location = field_location(self.table, position, OBJECTS)
+            sample |= boxes_and_classes(row[OBJECTS], width, height, location)
         return sample
 
     def _messages(self, row: Row, column: str, position: int) -> list[dict[str, Any]]:
@@ -330,11 +347,15 @@ def _check_rows(source: RowSource, report: DataReport) -> None:
         tally.add(first, rows, column_lists(rows) if text_only else None)
         if "messages" in roles:
             dropped += _check_chats(positions, rows, table, roles["messages"], report)
+        if plan.layout.name == "question-answering":
+            dropped += _check_answers(positions, rows, table, roles, report)
         if files is not None:
             dropped += files.add(positions, rows)
     statistics.report(report, table)
     source.learn(tally)
-    repeats.report(report, table, source.split_codes)
+    dropped += repeats.report(report, table, source.split_codes)
+    if report.action(check.EMPTY_TEXT) == "drop":
+        dropped += statistics.empty
     if files is not None:
         files.report_unlisted()
     source.drop(dropped)
@@ -350,6 +371,20 @@ def _check_chats(
         for kind, message in [*problems, *chat.remarks(messages)]:
             action = report.add(kind, message, field_location(table, position, column))
             if action in ("drop", "raise") and dropped[-1:] != [position]:
+                dropped.append(position)
+    return dropped
+
+
+def _check_answers(
+    positions: Sequence[int], rows: Sequence[Row], table: Table, roles: Mapping[str, str], report: DataReport
+) -> list[int]:
+    """Report answers that are not in their context; a question without an answer is none."""
+    dropped: list[int] = []
+    for position, row in zip(positions, rows):
+        span = answer_in_context({key: nested(row, column) for key, column in roles.items()})
+        if isinstance(span, str) and span != NO_ANSWER:
+            location = field_location(table, position, roles["answers"])
+            if report.add(check.BAD_ANSWER, span, location) in ("drop", "raise"):
                 dropped.append(position)
     return dropped
 
@@ -374,7 +409,7 @@ class _FileCheck:
             try:
                 self._source.decode_files(position, table.row(position) if table.embedded else row, self._report)
             except SampleError as error:
-                if self._report.add_error(error) in ("drop", "raise"):
+                if error.issue.message == NO_BOX_LEFT or self._report.add_error(error) in ("drop", "raise"):
                     dropped.append(position)
         return dropped
 
@@ -390,5 +425,9 @@ class _FileCheck:
 
     def report_unlisted(self) -> None:
         """Report files that no row names."""
-        for name in self._media.unlisted(set(self._listed)):
+        table, listed = self._source.table, set(self._listed)
+        if isinstance(table, BoxTable):  # also images whose rows were all left out
+            file = table.table.location(0).file if len(table.table) else ""
+            listed |= {name for value in table.images if (name := self._media.find(value, file)) is not None}
+        for name in self._media.unlisted(listed):
             self._report.add(MEDIA_UNLISTED, "no row names it", Location(name))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections import OrderedDict
@@ -12,8 +13,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fewbit.data.cache import cache_folder
-from fewbit.data.types import DataReport, Location
+from fewbit.data.cache import cache_folder, cached_file
+from fewbit.data.types import DataReport, Files, Location
 
 Row = dict[str, Any]
 """One record as plain Python values: text, numbers, booleans, `None`, lists, dicts, bytes."""
@@ -208,6 +209,19 @@ class PerProcess:
 def _close(value: Any) -> None:
     if hasattr(value, "close"):
         value.close()
+
+
+def local_copy(files: Files, name: str) -> str:
+    """The path of a file on this machine; one in an archive or behind a URL is copied to the cache."""
+    path = files.path(name)
+    if path is not None:
+        return path
+
+    def copy(target: Any) -> None:
+        with files.open(name) as stream:
+            shutil.copyfileobj(stream, target, 1 << 20)
+
+    return str(cached_file("\0".join((files.root, name, files.fingerprint(name), "copy 1")), copy))
 
 
 def union(names: Iterable[Iterable[str]]) -> list[str]:

@@ -43,10 +43,17 @@ _UNDECODABLE = "fewbit-undecodable"
 codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
 
 
-def row_error(code: str, meaning: str, hint: str, *actions: Action, aliases: tuple[str, ...] = ()) -> IssueType:
+def row_error(
+    code: str,
+    meaning: str,
+    hint: str,
+    *actions: Action,
+    aliases: tuple[str, ...] = (),
+    by_code: tuple[Action, ...] = (),
+) -> IssueType:
     """An issue that makes a row unusable: reading stops, or the row is left out."""
     return IssueType(
-        code, Severity.ERROR, meaning, hint, "raise", ("drop", *actions), "leaves the row out", aliases=aliases
+        code, Severity.ERROR, meaning, hint, "raise", ("drop", *actions), "leaves the row out", aliases, by_code
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fewbit.data.answers import answer_in_context
 from fewbit.data.text.assistant_mask import ChatTemplate, Span
 from fewbit.data.text.content import NO_TEXT, Content, content_of, separated
 from fewbit.data.text.roles import ANSWER, CALCULATOR, IGNORED, PROMPT, SPECIAL, Ints, Roles
@@ -24,7 +25,6 @@ from fewbit.data.text.tokenizer import separator_tokens, special_tokens
 from fewbit.data.types import NOWHERE, Issue, Location, Sample, SampleError
 
 _CALCULATION = re.compile(r"<<[^<>=]*=([^<>]*>>)")
-_MOST_SHOWN = 40
 Tokens = tuple[list[int], Sequence[Span]]
 """Token ids, and from which character to which each of them goes."""
 
@@ -251,7 +251,7 @@ class TextEncoder:
 
     def _question(self, sample: Mapping[str, Any]) -> Sample:
         """A question and its context, with the first and last token of the answer."""
-        answer = _answer_in_context(sample)
+        answer = answer_in_context(sample)
         if isinstance(answer, str) and self._training:
             return _refuse(answer)
         spans = [] if isinstance(answer, str) else [answer]
@@ -342,22 +342,6 @@ def _tokenized_before(sample: Mapping[str, Any]) -> Sample:
             return _refuse(f"{name} has {values.size:,} entries for {len(result['input_ids']):,} tokens")
         result |= _join((values.tolist(), ANSWER)) if not result else {name: values.astype(np.int64)}
     return result | ({"labels": int(result["labels"])} if np.ndim(result["labels"]) == 0 else {})
-
-
-def _answer_in_context(sample: Mapping[str, Any]) -> Span | str:
-    """The span of the answer in the context, or the reason why there is none."""
-    answers = sample.get("answers", sample.get("answer"))
-    if isinstance(answers, Mapping):  # SQuAD: {"text": [...], "answer_start": [...]}
-        text, start = (next(iter(answers.get(name) or ()), None) for name in ("text", "answer_start"))
-    else:
-        first = next(iter(answers), None) if isinstance(answers, list | tuple) else answers
-        text, start = (first.get("text"), first.get("answer_start")) if isinstance(first, Mapping) else (first, None)
-    if not isinstance(text, str) or not text:
-        return "there is no answer"
-    start = int(start) if isinstance(start, int | np.integer) else sample["context"].find(text)
-    if start < 0 or not sample["context"].startswith(text, start):
-        return f"the answer {text[:_MOST_SHOWN]!r} is not in the context at character {start}"
-    return start, start + len(text)
 
 
 def _class_label(sample: Mapping[str, Any]) -> int | None:

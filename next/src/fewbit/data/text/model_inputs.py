@@ -7,9 +7,9 @@ each. What else the model asks for (masks, positions, an empty cache, decoder to
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,8 @@ def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | 
             `tokenizer`, `chat_template`.
 
     Returns:
-        The inputs in memory; `report.facts["text"]` says how many rows and tokens they are made of. Samples keep
-        `label` if the model has no input of that name.
+        The inputs as a stream: rows are tokenized while it is read. `report.facts["text"]` says how many rows and
+        tokens that were so far. Samples keep `label` if the model has no input of that name.
 
     Raises:
         DataError: no tokenizer, or no text.
@@ -69,24 +69,16 @@ def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | 
         tokenizer, training=False, causal=packed, chat_template=options.get("chat_template"),
         text_column=options.get("text_column"),
     )  # fmt: skip
-    facts: Counter[str] = Counter()
     order = spread(dataset.strata(), len(dataset), len(dataset), int(options.get("seed") or 0))
-    encoded = _encoded(dataset.select(order), encoder, None if packed else max_length, facts)
-    samples, locations = [], []
-    for tokens, location in _running(encoded, encoder, max_length) if packed else encoded:
-        samples.append(inputs(tokens))
-        locations.append(location)
-        facts["tokens"] += len(tokens["input_ids"])
-        if len(samples) == options.get("samples"):
-            break
-    if not samples:
+    facts = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": 0}
+    dataset.report.facts["text"] = facts
+    stream = InputStream(dataset.select(order), encoder, inputs, facts, most=options.get("samples"))
+    if not stream.has(0):
         raise DataError(
-            f"none of {plural(facts['rows'], 'row')} has any text", code="no-text", where=dataset.report.source,
+            f"none of {plural(facts.get('rows', 0), 'row')} has any text", code="no-text", where=dataset.report.source,
             expected="rows with text", hint="{text_column=NAME} names the column that holds it",
         )  # fmt: skip
-    summary = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": len(samples)}
-    dataset.report.facts["text"] = summary | dict(facts)
-    return Dataset.of(InputSource(samples, locations, dataset.facts), dataset.report)
+    return Dataset.of(stream, dataset.report)
 
 
 @dataclass(frozen=True)
@@ -118,26 +110,81 @@ def language_model(info: ModelInfo) -> LanguageModel:
     return LanguageModel(positions, any(name.endswith(_CAUSAL) for name in classes) if classes else None)
 
 
-class InputSource:
-    """Model inputs in memory, each with the location its first token comes from."""
+class InputStream:
+    """Model inputs in the order of the rows, tokenized block by block: memory does not grow with the source.
 
-    def __init__(self, samples: Sequence[Sample], locations: Sequence[Location], facts: Mapping[str, Any]):
-        self._samples, self._locations = samples, locations
-        self.facts = {name: value for name, value in facts.items() if name in ("classes", "task")}
+    Reading backwards starts again from the first row; what is found there is reported and counted only once.
+
+    Args:
+        rows: texts, in the order to read them in.
+        encoder: makes tokens of them.
+        build: makes model inputs of tokens.
+        facts: `pack` and `max_length`; takes the counts.
+        most: inputs to stop after; all by default.
+    """
+
+    def __init__(
+        self,
+        rows: Dataset,
+        encoder: TextEncoder,
+        build: Callable[[Sample], Sample],
+        facts: dict[str, Any],
+        *,
+        most: int | None = None,
+    ):
+        self._rows, self._encoder, self._build, self._counts, self._most = rows, encoder, build, facts, most
+        self.facts = {name: value for name, value in rows.facts.items() if name in ("classes", "task")}
+        self._length: int | None = None
+        self._pass: Iterator[tuple[Sample, Location]] | None = None
+        self._number = -1  # of the sample read last
+        self._current: tuple[Sample, Location] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pass": None, "_number": -1, "_current": None}
 
     def __len__(self) -> int:
-        return len(self._samples)
+        while self._length is None:
+            self.has(self._number + 1)
+        return self._length
+
+    def has(self, index: int) -> bool:
+        """Whether there is a sample of this number; reads up to it."""
+        if self._length is not None and index >= self._length:
+            return False
+        if self._pass is None or index < self._number:
+            self._pass, self._number, self._current = islice(self._sequences(), self._most), -1, None
+        while self._number < index:
+            self._current = next(self._pass, None)
+            if self._current is None:
+                self._pass, self._length = None, self._number + 1
+                return False
+            self._number += 1
+        return True
 
     def __getitem__(self, index: int) -> Sample:
-        return dict(self._samples[index])
+        return dict(self._at(index)[0])
 
     def location(self, index: int) -> Location:
-        return self._locations[index]
+        """Where its first token comes from."""
+        return self._at(index)[1]
 
-    def strata(self) -> Sequence[Any] | None:
-        """Class of each sample, if every one has it."""
-        labels = [sample.get("label") for sample in self._samples]
-        return None if None in labels else labels
+    def strata(self) -> None:
+        """Nothing is known without reading."""
+
+    def _at(self, index: int) -> tuple[Sample, Location]:
+        if index < 0 or not self.has(index) or self._current is None:
+            raise IndexError(index)
+        return self._current
+
+    def _sequences(self) -> Iterator[tuple[Sample, Location]]:
+        """One pass."""
+        packed, max_length = self._counts["pack"] == "concatenate", self._counts["max_length"]
+        encoded = _encoded(self._rows, self._encoder, None if packed else max_length, self._counts)
+        for number, (tokens, location) in enumerate(_running(encoded, self._encoder, max_length) if packed else encoded):
+            if number >= self._counts["sequences"]:
+                _count(self._counts, "sequences")
+                _count(self._counts, "tokens", len(tokens["input_ids"]))
+            yield self._build(tokens), location
 
 
 class _InputBuilder:
@@ -180,28 +227,34 @@ class _InputBuilder:
 
 
 def _encoded(
-    dataset: Dataset, encoder: TextEncoder, max_length: int | None, facts: Counter[str]
+    dataset: Dataset, encoder: TextEncoder, max_length: int | None, facts: dict[str, Any]
 ) -> Iterator[tuple[Sample, Location]]:
-    """The tokens of every row in order; rows without text are reported and left out."""
+    """The tokens of every row in order; rows without text are reported and left out, each once in several passes."""
     report = dataset.report
-    for index, result in encoder.encode_all(dataset, _BLOCK):
-        facts["rows"] += 1
+    for number, (index, result) in enumerate(encoder.encode_all(dataset, _BLOCK)):
+        new = number >= facts.get("rows", 0)
+        _count(facts, "rows", new)
         location = dataset.location(index)
         if not isinstance(result, Issue) and max_length is not None and len(result["input_ids"]) > max_length:
-            facts["truncated"] += 1
+            _count(facts, "truncated", new)
             try:
                 result = truncate(result, max_length)
             except SampleError as error:
                 result = error.issue
         if isinstance(result, Issue):
-            facts["empty"] += 1
-            if report.add(result.type, result.message, location) == "raise":
+            _count(facts, "empty", new)
+            action = report.add(result.type, result.message, location) if new else report.action(result.type)
+            if action == "raise":
                 raise SampleError(result)
             continue
-        if "fallback" in result:
-            facts["template_refused"] += 1
+        if "fallback" in result and new:
+            _count(facts, "template_refused")
             report.add(TEMPLATE_FALLBACK, result["fallback"], location)
         yield result, location
+
+
+def _count(facts: dict[str, Any], name: str, count: int = 1) -> None:
+    facts[name] = facts.get(name, 0) + count
 
 
 def _running(
