@@ -87,6 +87,7 @@ def main() -> None:
         block.advance()
         torch.cuda.synchronize()
         wall = time.perf_counter() - begin
+    longest = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
     busy = sum(event.self_device_time_total for event in profile.key_averages()) / 1e6
     stream.close()
     tokens = options.samples * options.length
@@ -100,7 +101,7 @@ def main() -> None:
             "one forward": round(2 * tokens * weights / PEAK, 3),
         },
         "GPU busy": round(busy / wall, 3), "wall of the profiled block": round(wall, 2), "first block": start_up,
-        "kernels": {e.key[:60]: round(e.self_device_time_total / 1e6, 3) for e in sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)[:14]},
+        "kernels": {event.key[:60]: round(event.self_device_time_total / 1e6, 3) for event in longest[:14]},
         "streams": stream.quantized.place,
     }, indent=1))  # fmt: skip
 

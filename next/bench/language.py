@@ -66,7 +66,7 @@ def quantize(format: str, seed: int, device: torch.device) -> None:
     run = Run(make_progress(True))
     run.begin([("quantize", 1)])
     with run.phase("quantize", len(stream), "block") as bar:
-        facts = quantize_blocks(stream, {name: grid for name in structure}, ALGORITHM, journal, bar)
+        facts = quantize_blocks(stream, dict.fromkeys(structure, grid), ALGORITHM, journal, bar)
     stream.close()
     run.close()
     seconds = time.perf_counter() - start
@@ -77,7 +77,8 @@ def quantize(format: str, seed: int, device: torch.device) -> None:
     worst = max(facts, key=lambda name: facts[name]["error"])
     answer = {
         "seconds": round(seconds, 1), "peak GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "worst": worst, **facts[worst], "worse than rounding": sum(f["error"] > f["rounding_error"] for f in facts.values()),
+        "worst": worst, **facts[worst],
+        "worse than rounding": sum(entry["error"] > entry["rounding_error"] for entry in facts.values()),
     }  # fmt: skip
     (WORK / f"new-{format}-{seed}.json").write_text(json.dumps(answer))
     print(answer)
@@ -106,8 +107,6 @@ def grid_of(format: str):
 def judge(format: str, seeds: list[int], device: torch.device) -> None:
     """Perplexity and divergence by window, and the paired difference between new and old over all seeds."""
     from transformers import AutoModelForCausalLM
-
-    from fewbit.evaluation.tokens import _half_interval
 
     tokens = load_file(TOKENS)
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).to(device).eval()
@@ -139,10 +138,9 @@ def judge(format: str, seeds: list[int], device: torch.device) -> None:
                     [losses["new", s, text][index] - losses["old", s, text][index] for s in pairs]
                 ).mean(0)
                 mean = difference.mean().item()
-                half = _half_interval((difference - mean).tolist())
-                print(
-                    f"  new - old, {name}: {mean:+.5f} ({mean - half:+.5f} to {mean + half:+.5f}), {len(difference)} windows"
-                )
+                half = 2.0 * float(difference.std()) / len(difference) ** 0.5  # Student's t for 64 windows
+                interval = f"({mean - half:+.5f} to {mean + half:+.5f})"
+                print(f"  new - old, {name}: {mean:+.5f} {interval}, {len(difference)} windows")
 
 
 def _log_probabilities(model, ids: torch.Tensor, device: torch.device) -> list[torch.Tensor]:

@@ -5,7 +5,9 @@ import jsonschema
 import numpy as np
 import pytest
 
+from fewbit.api._model_card import write_model_card
 from fewbit.errors import DataError
+from fewbit.output import Output
 from fewbit.record.card import model_card
 from fewbit.record.schema import Record, json_schema, plain
 from fewbit.record.screen import megabytes, screen
@@ -60,6 +62,16 @@ def test_the_model_card_shows_figures_and_escapes_names():
     text = model_card(made, {"ONNX Runtime": "session = 1"}, "fewbit quantize rec.onnx")
     assert "| size | 21.1 MB | 6.0 MB | 3.5x smaller |" in text and "session = 1" in text
     assert "<script>" not in text and "\x1b" not in text and "$ fewbit quantize rec.onnx" in text
+
+
+def test_the_card_names_the_file_that_a_runtime_loads_and_a_single_file_has_none(tmp_path):
+    made = record(verification={"files": ["gguf/it's.gguf", "gptq/model.safetensors"]})
+    write_model_card(Output(tmp_path / "out", tmp_path, is_file=True), made, ["gguf"])
+    assert not list(tmp_path.iterdir())
+    write_model_card(Output(tmp_path / "out", tmp_path, is_file=False), made, ["gguf", "gptq"])
+    card = (tmp_path / "README.md").read_text()
+    assert """Llama("out/gguf/it's.gguf")""" in card and "LLM('out/gptq')" in card
+    assert "$ fewbit quantize rec.onnx --config out/config.yaml\n" in card
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (999_990, "1.0 MB"), (2_500_000_000, "2.5 GB")])

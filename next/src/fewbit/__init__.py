@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from fewbit.api.data import check_dataset as check_dataset
     from fewbit.api.data import fix_dataset as fix_dataset
     from fewbit.api.data import open_dataset as open_dataset
-    from fewbit.api.model_quantizer import ModelQuantizer as ModelQuantizer
-    from fewbit.api.nncf import compress_weights as compress_weights
     from fewbit.api.export import export as export
     from fewbit.api.load import load as load
+    from fewbit.api.model_quantizer import ModelQuantizer as ModelQuantizer
+    from fewbit.api.nncf import compress_weights as compress_weights
     from fewbit.api.plan import plan as plan
     from fewbit.api.quantize import quantize as quantize
     from fewbit.config.config import Config as Config

@@ -56,6 +56,8 @@ class ModelInfo:
         tokenizer: folder with tokenizer files.
         quantized: how the weights are stored already, such as "gptq"; `None` for a float model.
         vocabulary: number of token embeddings, if the model has them.
+        takes_tensors: it is called as `model(*args, **kwargs)` with tensors, not with a dict of arrays.
+        takes_objects: one of its inputs may be any object: a list of images, or the complete batch.
         facts: anything else worth showing: layer counts, opset, architecture.
     """
 
@@ -72,6 +74,8 @@ class ModelInfo:
     tokenizer: str | None = None
     quantized: str | None = None
     vocabulary: int | None = None
+    takes_tensors: bool = False
+    takes_objects: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

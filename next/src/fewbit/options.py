@@ -7,8 +7,9 @@ Python call, both to the same plain value.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -333,14 +334,20 @@ def check(option: Option, value: Any) -> Any:
     if option.kind == "size" and isinstance(value, int) and not isinstance(value, bool):
         return _one(option, str(value))
     if option.kind == "size" and isinstance(value, tuple | list) and len(value) == 2:
+        if tuple(value) == (None, None) or not all(side is None or _is_pixels(side) for side in value):
+            raise _wrong(option, value, _expected(option))
         return tuple(value)
     if option.kind == "numbers":
-        return _numbers(option, [value] if isinstance(value, int | float) else list(value), value)
+        return _numbers(option, value if isinstance(value, Iterable) else [value], value)
     if option.kind in ("integer", "number") and isinstance(value, int | float) and not isinstance(value, bool):
         return _bounded(option, value, str(value))
     if option.kind in ("integer", "number", "choice", "size"):
         raise _wrong(option, value, _expected(option))
     return value
+
+
+def _is_pixels(side: Any) -> bool:
+    return isinstance(side, int) and not isinstance(side, bool) and side > 0
 
 
 def _one(option: Option, text: str) -> Any:
@@ -358,7 +365,7 @@ def _one(option: Option, text: str) -> Any:
         return text.lower()
     if option.kind == "size":
         match = re.fullmatch(r"(\d+)|(\d*)x(\d*)", text.lower())
-        if match is None or text.lower() == "x" or "0" in re.split("x", text.lower()):
+        if match is None or text.lower() == "x" or any(side and not int(side) for side in match.groups()):
             raise _wrong(option, text, _expected(option))
         if match[1]:
             return int(match[1]), int(match[1])
@@ -375,19 +382,19 @@ def _one(option: Option, text: str) -> Any:
 
 
 def _bounded(option: Option, number: Any, text: str) -> Any:
-    if (option.minimum is not None and not number >= option.minimum) or (
-        option.kind == "integer" and number != int(number)
-    ):
+    below = option.minimum is not None and not number >= option.minimum
+    if not math.isfinite(number) or below or (option.kind == "integer" and number != int(number)):
         raise _wrong(option, text, _expected(option))
-    return number
+    return int(number) if option.kind == "integer" else number
 
 
-def _numbers(option: Option, items: Sequence[Any], value: Any) -> tuple[float, ...]:
+def _numbers(option: Option, items: Iterable[Any], value: Any) -> tuple[float, ...]:
     try:
         numbers = tuple(float(item) for item in items)
     except (TypeError, ValueError):
         raise _wrong(option, value, "numbers separated by commas") from None
-    if len(numbers) not in (1, 3) or (option.name == "std" and min(numbers) <= 0):
+    positive = option.name != "std" or min(numbers, default=0) > 0
+    if len(numbers) not in (1, 3) or not positive or not all(math.isfinite(number) for number in numbers):
         raise _wrong(option, value, "one number, or three: red, green, blue" + "; above 0" * (option.name == "std"))
     return numbers
 

@@ -3,9 +3,11 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 import fewbit
 from fewbit.errors import DataError, FewbitError, ModelError, UsageError
 from fewbit.quantization.journal import Journal
+from fewbit.record.schema import json_schema
 from tiny_tokenizers import word_tokenizer
 
 
@@ -192,3 +195,23 @@ def test_hub_names(trained, tmp_path, monkeypatch):
     (repository / "refs" / "main").write_text("0" * 40)
     fewbit.quantize("someone/counting", preset="w4a16", output=tmp_path / "out", progress=False)
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("formats", [[], ["compressed_tensors", "gptq"]])
+def test_the_model_card_of_a_folder_says_how_to_load_it(trained, texts, tmp_path, monkeypatch, formats):
+    monkeypatch.chdir(tmp_path)
+    path = fewbit.quantize(trained, texts, preset="int4", group_size=32, format=formats, output="out", **OPTIONS)
+    card = (path / "README.md").read_text()
+    assert card.startswith("# out\n") and str(trained.parent) not in card and str(tmp_path) not in card
+    assert "| size |" in card and "| perplexity |" in card
+    assert f"$ fewbit quantize {trained.name} --config out/config.yaml --data DATA" in card
+    blocks = dict(re.findall(r"## ([^\n]+)\n\n```python\n(.*?)```", card, re.DOTALL))
+    assert list(blocks) == ["PyTorch", "transformers", "vLLM"]
+    for runtime, code in blocks.items():
+        program, names = compile(code, runtime, "exec"), {}
+        (place,) = set(re.findall(r"""['"](out.*?)['"]""", code))
+        assert (Path(place) / "config.json").is_file() and ("/" in place) == bool(formats)
+        if runtime in ("PyTorch", "transformers"):
+            exec(program, names)  # noqa: S102 - the blocks of a card must run
+            assert int(names["model"](torch.arange(20, 32)[None]).logits[0, -1].argmax()) == 32
+    jsonschema.validate(json.loads((path / "record.json").read_bytes()), json_schema())

@@ -180,3 +180,16 @@ def test_a_checkpoint_that_does_not_fit_its_configuration(sources, tmp_path):
     (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.raises(ModelError, match=r"no place for model\.layers\.1"):
         fewbit.load(path)
+
+
+def test_types_without_integers_become_floats_in_our_own_folder(sources, tmp_path):
+    """Q4_1 and K types have no form of fewbit; their values do."""
+    base, _ = sources
+    file = fewbit.quantize(base / "model", preset="q4_1", output=tmp_path / "q4_1")
+    file = next(file.glob("*.gguf"))
+    with pytest.raises(UsageError, match="no such form"):
+        fewbit.export(file, tmp_path / "no", format="gptq")
+    path, record = fewbit.export(file, tmp_path / "own", format="safetensors", return_record=True)
+    before, after = open_weights(file), open_weights(path)
+    assert all(torch.equal(before.read(key).float(), after.read(key).float()) for key in before)
+    assert "as float" in record.summary

@@ -2,6 +2,7 @@
 """Quantized checkpoints open as the float model: every tensor once, decoded when it is read."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -144,3 +145,11 @@ def test_a_missing_file_is_named(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="00002-of-00002"):
         open_weights(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists mapped files")
+def test_files_are_read_and_not_mapped(source):
+    """Pages of mapped files would count as memory of the process while a model is passed through."""
+    weights = open_weights(source)
+    tensors = [weights.read(name) for name in weights]
+    assert tensors and str(source) not in Path("/proc/self/maps").read_text()

@@ -22,14 +22,14 @@ def source(tmp_path_factory):
 @pytest.mark.parametrize(
     "preset,name",
     [
-        ("w4a16", "gptq"), ("w8a16", "gptq"), ("w4a16_asym", "awq"), ("w4a16", "gguf"), ("q4_0", None), ("q8_0", "gguf"),
-        ("int4", "gguf"), ("bf16", "gguf"), ("nf4", "safetensors"), ("w4a16", "compressed-tensors"),
+        ("w4a16", "gptq"), ("w8a16", "gptq"), ("w4a16_asym", "awq"), ("w4a16", "gguf"), ("q4_0", None),
+        ("q8_0", "gguf"), ("int4", "gguf"), ("bf16", "gguf"), ("nf4", "safetensors"), ("w4a16", "compressed-tensors"),
     ],
 )  # fmt: skip
 def test_formats_and_presets(source, tmp_path, preset, name):
     options = {} if name is None else {"format": name}
-    target = {"target": "generic"} if name == "safetensors" else {}
-    path, record = fewbit.quantize(source, preset=preset, output=tmp_path / "out", return_record=True, **options, **target)
+    options |= {"target": "generic"} if name == "safetensors" else {}
+    path, record = fewbit.quantize(source, preset=preset, output=tmp_path / "out", return_record=True, **options)
     weights, tensors = open_weights(next(path.glob("*.gguf"), path)), read_tensors(source)
     assert set(weights) == set(tensors) and record.verification["tensors"] == len(tensors)
     for key, value in tensors.items():
@@ -41,10 +41,15 @@ def test_formats_and_presets(source, tmp_path, preset, name):
 
 
 def test_ignored_layers_stay_in_float(source, tmp_path):
-    path = fewbit.quantize(source, preset="q4_0", ignore=["*.down_proj"], output=tmp_path / "out")
+    path, record = fewbit.quantize(
+        source, preset="q4_0", ignore=["*.down_proj"], output=tmp_path / "out", return_record=True
+    )
+    assert {row["name"]: row["weight"] for row in record.layers}["model.layers.0.mlp.up_proj"] == "Q4_0"
     weights = open_weights(next(path.glob("*.gguf")))
     types = {name: weights.headers[name]["type"] for name in weights}
-    assert types["model.layers.0.mlp.down_proj.weight"] == "F32" and types["model.layers.0.mlp.up_proj.weight"] == "Q4_0"
+    assert (
+        types["model.layers.0.mlp.down_proj.weight"] == "F32" and types["model.layers.0.mlp.up_proj.weight"] == "Q4_0"
+    )
 
 
 def test_a_model_the_format_cannot_hold_is_refused_before_it_is_quantized(tmp_path):

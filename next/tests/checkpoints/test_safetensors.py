@@ -60,7 +60,7 @@ def test_every_element_type_and_granularity(tmp_path):
         assert torch.equal(weights.read(f"{name}.weight"), tensor.dequantize())
 
 
-def test_a_model_with_its_companions(tmp_path):
+def test_a_model_with_its_tokenizer(tmp_path):
     source = save_llama(tmp_path / "model")
     grid = QuantizationGrid(Dtype.int4, GROUP, group_size=32, scale_type=ScaleType.bfloat16)
     values = write_quantized(source, tmp_path / "out", CHECKPOINT, LayerFormat(grid, QuantizationGrid(Dtype.int8)))

@@ -81,7 +81,7 @@ def test_mistakes_are_reported_before_anything_is_written(fewbit, model, data, t
     assert code == 2 and "--data DATA" in err and "--output captured" in err and "2 problems" in err
     for words, text in (
         (["net.py:missing", "--data", data, "-o", "out"], "defines no 'missing'"),
-        (["net.py", "--data", data, "-o", "out"], "FILE.py:NAME"),
+        (["net.py", "--data", data, "-o", "out"], "FILE.py:FN"),
         ([model, "--data", "nowhere", "-o", "out"], "no file or folder"),
         ([model, "--data", data, "-o", data / "inside"], "lies inside"),
         ([model, "--data", data, "-o", "out", "--names", "a,b"], "2 names (a, b) for 1 input (features)"),

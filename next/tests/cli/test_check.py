@@ -138,7 +138,9 @@ def test_the_next_line_is_a_command_that_runs(fewbit, photos):
 def test_kinds_that_are_listed(fewbit):
     code, out, _ = fewbit("list")
     kinds = [line.split()[0] for line in out.splitlines()]
-    assert code == 0 and {"presets", "data-formats", "datasets", "issues"} <= set(kinds)
+    assert code == 0 and {"presets", "data-formats", "datasets", "issues", "algorithms", "metrics", "observers"} <= set(
+        kinds
+    )
     for kind in kinds:
         assert fewbit("list", kind)[0] == 0
     for words in (["list", "presents"], ["list", "methods"]):

@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -31,6 +32,7 @@ def test_a_run_from_command_line_to_measured_result(fewbit, tiny_onnx, npz_folde
     jsonschema.validate(record.to_dict(), json_schema())
     assert record.verdict == "ok" and record.quality["samples"] == 32 and record.data["samples"] == 100
     assert [layer["name"] for layer in record.layers] == ["first", "last"]
+    assert not Path("README.md").exists() and not list(Path().glob("small*.md")), "a single file has no model card"
     assert {phase["name"] for phase in record.phases} <= {"load", "quantize", "measure", "write", "verify"}
 
 

@@ -184,6 +184,36 @@ def test_a_repaired_copy_leaves_damaged_rows_out_and_is_checked(tmp_path, fewbit
     assert len(fewbit.open_dataset(tmp_path / "repaired")) == 40
 
 
+def test_a_copy_of_nothing_is_an_error_and_leaves_nothing_behind(tmp_path, fewbit_command):
+    csv, arrays, images = tmp_path / "a.csv", tmp_path / "arrays", tmp_path / "images" / "cat"
+    csv.write_text("text,size\nshort\nshorter\n")
+    arrays.mkdir()
+    (arrays / "0.npz").write_bytes(b"PK\x03\x04 and no more")
+    images.mkdir(parents=True)
+    (images / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    before = sorted(tmp_path.rglob("*"))
+    for path, error in ((csv, "no-rows"), (arrays, "fix-empty"), (images.parent, "fix-empty")):
+        code, out, err = fewbit_command("check", path, "--fix", "-o", tmp_path / "repaired")
+        assert code == 3 and f"[{error}]" in err, out + err
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "image_folder"])
+def test_the_report_of_a_repair_counts_the_samples_of_the_original(tmp_path, kind):
+    path = tmp_path / "data"
+    if kind == "csv":
+        path = tmp_path / "a.csv"
+        path.write_text("text,size\n" + "".join(f"row {number},{number}\n" for number in range(40)) + "short\n")
+    else:
+        registry.get("data_formats", kind).example(path)
+        damaged = next(file for file in sorted(path.rglob("*")) if file.suffix in (".npz", ".png"))
+        damaged.write_bytes(damaged.read_bytes()[:60])
+    original = fewbit.check_dataset(path).facts["samples"]
+    report = fewbit.fix_dataset(path, tmp_path / "repaired")
+    lost = 0 if kind == "csv" else 1  # `check` counts rows that can be read
+    assert report.facts["samples"] == original == report.facts["copy"].facts["samples"] + lost
+
+
 def test_an_unknown_issue_code_is_an_error(tmp_path):
     member = registry.get("data_formats", "image_folder")
     path = member.example(tmp_path / "images")

@@ -97,6 +97,19 @@ def test_a_name_is_loaded_where_the_hub_answers(requests):
         open_source("openai/gsm8k", data_option={"colour": 1})
 
 
+def test_code_of_the_hub_is_refused_and_not_left_to_a_default(monkeypatch):
+    asked = {}
+
+    def load_dataset(path, name=None, revision=None, trust_remote_code=None):  # as before version 4
+        asked.update(trust_remote_code=trust_remote_code)
+        return table(3)
+
+    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    open_source("openai/gsm8k")
+    assert asked == {"trust_remote_code": False}
+
+
 @pytest.mark.parametrize("name", ["data/trian", "new/train.csv", "rows.jsonl", "./org/name", "a/b/c", "wiki=x"])
 def test_a_misspelt_path_is_never_taken_for_a_hub_name(tmp_path, name):
     (tmp_path / "data" / "train").mkdir(parents=True)

@@ -390,7 +390,15 @@ MODELS = [
     ModelInfo("m", "ONNX", "onnx", inputs=(TensorInfo("x", "float32", (None, 3, 4, 4)),)),
     ModelInfo("m", "ONNX", "onnx", inputs=(TensorInfo("x", "bfloat16", (2, "batch", 3), 1),), vocabulary=3),
     ModelInfo("m", "ONNX", "onnx", inputs=(TensorInfo("x", "str", (None,)), TensorInfo("ids", "bool", (), None))),
-    ModelInfo("m", "Net", "torch", inputs=(TensorInfo("x"),), facts={"open_ended": True, "floating": "float16"}),
+    ModelInfo(
+        "m",
+        "Net",
+        "torch",
+        takes_tensors=True,
+        takes_objects=True,
+        inputs=(TensorInfo("x"),),
+        facts={"open_ended": True, "floating": "float16"},
+    ),
 ]
 
 

@@ -78,10 +78,25 @@ def test_the_only_fitting_shape_is_taken_with_a_warning():
 def test_missing_and_extra():
     match = match_inputs({"input_ids": np.zeros(4, np.int64), "more": np.zeros((2, 2, 2))}, BERT)
     assert codes(match) == ["input-missing", "input-missing", "input-extra"]
-    optional = ModelInfo("m", "Net", "torch", inputs=(TensorInfo("x"), TensorInfo("mask", required=False)))
+    optional = ModelInfo(
+        "m",
+        "Net",
+        "torch",
+        takes_tensors=True,
+        takes_objects=True,
+        inputs=(TensorInfo("x"), TensorInfo("mask", required=False)),
+    )
     assert not match_inputs({"x": np.zeros(3)}, optional).problems
     assert not match_inputs(zeros(x=(3, 8, 8)) | {"label": 3}, IMAGE, targets={"label"}).problems
-    open_ended = ModelInfo("m", "Net", "torch", inputs=(TensorInfo("x"),), facts={"open_ended": True})
+    open_ended = ModelInfo(
+        "m",
+        "Net",
+        "torch",
+        takes_tensors=True,
+        takes_objects=True,
+        inputs=(TensorInfo("x"),),
+        facts={"open_ended": True},
+    )
     assert list(match_inputs({"x": np.zeros(2), "extra": np.ones(2)}, open_ended).inputs) == ["x", "extra"]
 
 

@@ -61,7 +61,7 @@ def test_pairs_of_a_loader():
         assert [call(Net(), each).item() for each in batches(item).inputs(Net())] == [6]
 
 
-ONE = ModelInfo("m", "Net", "torch", inputs=(TensorInfo("x"),))
+ONE = ModelInfo("m", "Net", "torch", takes_tensors=True, takes_objects=True, inputs=(TensorInfo("x"),))
 
 
 def test_labels_only_if_they_look_like_labels():

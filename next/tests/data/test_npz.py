@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fewbit import open_dataset
+from fewbit import fix_dataset, open_dataset
 from fewbit.data.formats import npz
 from fewbit.data.formats.npz import write_npz
 from fewbit.data.opening import locate, open_source, scan_source
@@ -394,6 +394,42 @@ def test_a_repair_renames_where_that_is_certain_and_leaves_the_damaged_out(texts
     copy = checked(tmp_path / "copy")
     assert copy.counts == {"keys-differ": 1}  # "tokens" may be anything
     assert opened(tmp_path / "copy")[1]["input_ids"][0] == 50
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_row_that_is_dropped_from_a_stack_is_not_in_the_copy(tmp_path, columns):
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6)
+    x[1, 0] = x[4, 1] = np.nan
+    data, whole = tmp_path / "data", tmp_path / "data" / "b"
+    whole.mkdir(parents=True)
+    if columns:
+        np.save(data / "x.npy", x)
+        np.save(data / "y.npy", y)
+        np.save(whole / "x.npy", x + np.inf)
+        np.save(whole / "y.npy", y)
+    else:
+        np.savez(data / "a.npz", x=x, y=y)
+        np.savez(whole / "b.npz", x=x[:1] + 20, y=y[:1])
+    options = {"data_option": {"stacked": True}, "on_error": {"array-nan": "drop", "array-inf": "drop"}}
+    report = fix_dataset(data, tmp_path / "copy", **options)
+    names = ["x.npy", "y.npy"] if columns else ["a.npz"]
+    lost = ["b/x.npy, b/y.npy: left out, with every row"] if columns else []
+    assert report.facts["changes"] == [*lost, *(f"{name}: left out rows 1, 4" for name in names)]
+    copy = opened(tmp_path / "copy", stacked=True)
+    assert [int(copy[index]["y"]) for index in range(len(copy))] == [0, 2, 3, 5] + ([] if columns else [0])
+    assert not {"array-nan", "array-inf"} & set(report.facts["copy"].counts)
+    assert report.facts["samples"] == (12 if columns else 7)
+    if not columns:
+        assert (tmp_path / "copy" / "b" / "b.npz").read_bytes() == (whole / "b.npz").read_bytes()
+
+
+def test_a_stack_that_is_left_out_does_not_move_the_dropped_rows_of_the_next(tmp_path):
+    x = np.arange(4.0)
+    np.savez(tmp_path / "a.npz", z=x)
+    for name, row in (("b", 2), ("c", 0)):
+        np.savez(tmp_path / f"{name}.npz", x=np.where(x == row, np.nan, x))
+    source = opened(tmp_path, {"keys-differ": "drop", "array-nan": "drop"}, depth="full", stacked=True)
+    assert [float(source[index]["x"]) for index in range(len(source))] == [0, 1, 3, 1, 2, 3]
 
 
 def test_a_mutated_dataset_ends_in_samples_or_typed_issues(tmp_path):

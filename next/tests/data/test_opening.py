@@ -81,7 +81,7 @@ def test_hints_name_only_actions_that_are_allowed():
     assert len(named) > 8 and not [kind.code for kind, action in named if action not in kind.choices]
 
 
-@pytest.mark.parametrize("name", ["image_folder", "audio_folder", "path_list", "yolo"])
+@pytest.mark.parametrize("name", ["image_folder", "path_list", "yolo"])
 def test_copies_in_a_later_split_can_be_left_out(tmp_path, name):
     member = registry.get("data_formats", name)
     path = member.example(tmp_path / "data")
@@ -97,6 +97,14 @@ def test_copies_in_a_later_split_can_be_left_out(tmp_path, name):
     assert report.counts["duplicate-across-splits"] == 1
     fewer, _ = scan_source(path, data_format=name, depth="full", on_error={"duplicate-across-splits": "drop"})
     assert len(fewer) == len(source) - 1
+
+
+def test_copies_of_clips_in_a_later_split_can_be_left_out(tmp_path):
+    for split in ("train", "val"):
+        registry.get("data_formats", "audio_folder").example(tmp_path / split)
+    source, report = scan_source(tmp_path, depth="full")
+    fewer, _ = scan_source(tmp_path, depth="full", on_error={"duplicate-across-splits": "drop"})
+    assert 2 * report.counts["duplicate-across-splits"] == 2 * len(fewer) == len(source) > 0
 
 
 # Verdict.

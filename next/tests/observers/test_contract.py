@@ -290,3 +290,12 @@ def test_cuda_equals_cpu(name):
     on_gpu = observe(name, [torch.from_numpy(batch).cuda() for batch in batches]).state()
     on_cpu = observe(name, batches).state()
     assert_same({k: v.cpu() for k, v in on_gpu.items()}, on_cpu, 0.0 if name in EXACT else 1e-12)
+
+
+@pytest.mark.parametrize("name", ["missing.py:Mine", "mine.py:Missing", "mine.py:number", "json:loads"])
+def test_an_observer_that_is_not_there_names_no_option(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("number = 3\n")
+    with pytest.raises(UsageError) as error:
+        observer_class(name)
+    assert error.value.param is None and "observer_cls=" not in str(error.value)

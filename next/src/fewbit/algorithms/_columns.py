@@ -88,7 +88,7 @@ def column_order(hessian: Tensor, group: int) -> Tensor:
 
 
 def feedback_matrix(hessian: Tensor, order: Tensor, damping: float) -> Tensor:
-    """U - I of H + damping · mean(diag H) · I = U D Uᵀ with columns in their order: [in, in], strictly upper triangular."""
+    """U - I of H + damping · mean(diag H) · I = U D Uᵀ, columns in their order: [in, in], strictly upper triangular."""
     reverse = order.flip(0)
     upper = damped_cholesky(hessian[reverse][:, reverse], damping).flip(0, 1)
     return upper.div_(upper.diagonal().clone()).triu_(1)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from fewbit.algorithms._base import LayerProblem, WeightAlgorithm
 from fewbit.backends._base import BlockBackend, Inputs
 from fewbit.checkpoints._base import CheckpointFormat, CheckpointJob, NamedTensor
 from fewbit.checkpoints._verification import Fingerprint, verify, write_noting
-from fewbit.errors import ModelError, UsageError, plural, require
+from fewbit.errors import UsageError, plural, require
 from fewbit.evaluation.tokens import TokenComparison
 from fewbit.numerics.qtensor import QTensor
 from fewbit.output import Output
@@ -86,6 +86,12 @@ def quantize_language_model(
             )  # fmt: skip
         run.begin([("write", 60), ("verify", 5)])
         _write(run, record, weights, {}, {}, checkpoints, job, folder.work)
+        stored = checkpoints[0].open(folder.work)
+        for row in record.layers:  # the types by layer that the writer chose
+            if stored is None:
+                break
+            row["weight"] = stored.headers[f"{row['name']}.weight"]["type"]
+            row.pop("group_size", None)
         return
     has_data = samples is not None and bool(samples.calibration)
     algorithm = _algorithm(options.get("algorithm", "auto"), has_data=has_data)
@@ -144,7 +150,8 @@ def _quantize_with_data(
     size = options.get("batch_size") or _BATCH
     with run.phase("load") as bar:
         batches = [batch.inputs for batch in samples.adapter.batches(samples.calibration, size)]
-        held_out = [batch.inputs for batch in samples.adapter.batches(samples.held_out, size)] if samples.held_out else []
+        judged = samples.adapter.batches(samples.held_out, size) if samples.held_out else ()
+        held_out = [batch.inputs for batch in judged]
         formats = {entry.layer.name: entry.format for entry in plan.layers if entry.format is not None}
         stream = backend.block_stream(source, batches, held_out, device=options.get("device", "auto"), formats=formats)
         bar.detail = plural(sum(len(batch["input_ids"]) for batch in batches), "sequence")
@@ -212,7 +219,8 @@ def _write(
         for checkpoint in bar.track(checkpoints):
             folder = folders[checkpoint.name]
             folder.mkdir(exist_ok=True)
-            names, written[checkpoint.name] = write_noting(checkpoint, folder, _tensors(weights, layers, quantized), job)
+            tensors = _tensors(weights, layers, quantized)
+            names, written[checkpoint.name] = write_noting(checkpoint, folder, tensors, job)
             files += [str((folder / name).relative_to(work)) for name in names]
     with run.phase("verify", len(checkpoints), "format") as bar:
         for checkpoint in bar.track(checkpoints):

@@ -23,7 +23,7 @@ from fewbit.data.inputs.advisor import LEAST_SAMPLES
 from fewbit.data.opening import open_source
 from fewbit.data.types import Severity, spread
 from fewbit.errors import DataError, UsageError, plural
-from fewbit.evaluation.quality import Comparison
+from fewbit.evaluation.comparison import Comparison
 from fewbit.evaluation.verdict import verdict
 from fewbit.progress import Run
 from fewbit.quantization.module_plan import ModulePlan, plan_module

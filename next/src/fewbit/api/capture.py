@@ -16,7 +16,8 @@ from fewbit.data.capture.recorder import Recorder, evaluating
 from fewbit.data.capture.sample_folder import SampleFolder, check_sample_folder, sample_folder
 from fewbit.data.inputs import Batch, InputAdapter
 from fewbit.data.inputs.modules import call_arguments
-from fewbit.errors import FewbitError, ModelError, plural, require
+from fewbit.data.user_code import parse_reference
+from fewbit.errors import FewbitError, ModelError, UsageError, plural, require
 from fewbit.progress import Run, make_progress
 
 
@@ -111,12 +112,17 @@ def _input_names(names: str | Path | Sequence[str] | None) -> tuple[str, ...] | 
 def _load(reference: str, device: str, threads: int | None) -> tuple[Any, Any]:
     """The module, and what it takes: `forward`'s signature and the files next to the Python file."""
     torch = require("torch", extra="torch", purpose="PyTorch models")
-    from fewbit.backends.torch.factory import build, inspect_factory
     from fewbit.data.loading.devices import choose_device
 
+    if parse_reference(reference) is None:
+        raise UsageError(
+            f"{reference!r} names no Python object", code="reference", param="model",
+            expected="FILE.py:FN, a function that builds a torch.nn.Module", hint="{model=my_code.py:my_function}",
+        )  # fmt: skip
     if threads is not None:
         torch.set_num_threads(threads)
-    info, module = inspect_factory(reference), build(reference)
+    backend = find_backend(reference)
+    info, module = backend.inspect(reference), backend.load(reference).for_user()
     if device != "auto":
         module.to(choose_device(device, required=True).device)
     return module, info

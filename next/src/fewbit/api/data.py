@@ -12,7 +12,7 @@ from fewbit.data.dataset import Dataset
 from fewbit.data.opening import ReadingOptions, exists, local_path, open_samples, scan_source
 from fewbit.data.tasks import TASK_KEYS, find_task
 from fewbit.data.types import Action, DataReport, SampleError
-from fewbit.errors import UsageError
+from fewbit.errors import DataError, UsageError
 from fewbit.model_info import ModelInfo
 from fewbit.options import option
 from fewbit.output import open_output
@@ -133,15 +133,29 @@ def fix_dataset(
             f"data of the format {report.data_format} cannot be repaired", code="fix-unsupported",
             where=report.source, hint="correct the files that {fewbit.check} names",
         )  # fmt: skip
-    if report.facts.get("splits"):  # of the original, before anything is left out
-        report.facts["samples"] = sum(report.facts["splits"].values())
+    report.facts["samples"] = _count_original(data, reading)
+    settings = reading | {"data_format": report.data_format, "depth": "full"}
     with open_output(Path(output), overwrite=overwrite, inputs=inputs, is_file=False) as folder:
         folder.clear()
         report.facts["changes"] = format.write(source, folder.work)
+        if not len(scan_source(str(folder.work), **settings | {"depth": "index"})[0]):
+            folder.clear()
+            raise DataError(
+                f"every {report.unit} would be left out, so there is nothing to copy", code="fix-empty",
+                where=report.source, expected=f"at least one {report.unit} that can be read",
+                hint="correct the files that {fewbit.check} names",
+            )  # fmt: skip
         mark_copy(folder.work)
-    settings = reading | {"data_format": report.data_format, "depth": "full"}
     report.facts["copy"] = scan_source(str(output), **settings)[1]
     return report
+
+
+def _count_original(data: Any, reading: ReadingOptions) -> int:
+    """Samples before anything is left out, as `check` counts them."""
+    try:
+        return len(scan_source(data, **reading | {"on_error": None, "depth": "index"})[0])
+    except DataError:  # a damaged table is counted only if every row is read
+        return len(scan_source(data, **reading | {"on_error": None, "depth": "full"})[0])
 
 
 def _inspect(model: Any, options: DataOptions) -> ModelInfo:

@@ -207,8 +207,8 @@ def _plan_conversion(
             if isinstance(result, QTensor):
                 plan.exact.add(name)
                 plan.layers[layer] = LayerFormat(result.grid, activation)
-            elif table:
-                plan.floats.add(name)
+            elif table or (tensor is None and checkpoint.name == "safetensors" and not requantize):
+                plan.floats.add(name)  # as the floats it stands for
                 plan.layers.pop(layer, None)
             else:
                 plan.rounded[name] = result

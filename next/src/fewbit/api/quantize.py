@@ -14,6 +14,7 @@ import yaml
 
 from fewbit import registry
 from fewbit.api._language_model import JOURNAL, load_result, quantize_language_model, runs_in_blocks
+from fewbit.api._model_card import write_model_card
 from fewbit.api.data import DataOptions, reading_options
 from fewbit.api.options import checked, refuse_later
 from fewbit.backends import find_backend
@@ -28,7 +29,7 @@ from fewbit.data.inputs.modules import is_module
 from fewbit.data.opening import open_source
 from fewbit.data.types import Severity
 from fewbit.errors import UsageError, plural
-from fewbit.evaluation.quality import Comparison
+from fewbit.evaluation.comparison import Comparison
 from fewbit.evaluation.verdict import verdict
 from fewbit.model_info import ModelInfo
 from fewbit.output import Output, check_output, open_output
@@ -101,8 +102,9 @@ def quantize(
         if is_module(model):
             from fewbit.api._modules import quantize_pytorch
 
-            more = {"ignore": ignore, "target": target, "device": device, "output": output}
-            module, record = quantize_pytorch(run, model, data, preset, config, validation, {**options, **given, **more})
+            more: dict[str, Any] = {**options, **given, "ignore": ignore, "target": target}
+            more |= {"device": device, "output": output}
+            module, record = quantize_pytorch(run, model, data, preset, config, validation, more)
             return (module, record) if return_record else module
         model = local_model(model)
         backend = find_backend(model)
@@ -134,11 +136,13 @@ def quantize(
             details = {**options, "ignore": ignore, "group_size": group_size, "algorithm": algorithm, "device": device}
             with _open_folder(run, path, overwrite, inputs, resume) as folder:
                 quantize_language_model(
-                    run, record, cast(BlockBackend, backend), Path(model), checkpoints, chosen, folder, samples=samples, options=details
+                    run, record, cast(BlockBackend, backend), Path(model), checkpoints, chosen, folder,
+                    samples=samples, options=details,
                 )  # fmt: skip
                 record.output = folder.path.name
                 _finish(run, record)
                 _write_sidecar_files(folder, record)
+                write_model_card(folder, record, [checkpoint.name for checkpoint in checkpoints])
                 answer = load_result(folder.work) if path is None else path
         else:
             result, original = _quantize_graph(run, record, backend, model, chosen, ignore)

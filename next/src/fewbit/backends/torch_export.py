@@ -78,6 +78,7 @@ def _inspect_file(path: Path, source: str) -> ModelInfo:
         preprocessing=sidecar.preprocessing,
         preprocessing_source=sidecar.preprocessing_source,
         tokenizer=sidecar.tokenizer,
+        takes_tensors=True,
         facts=facts | {"weights": weights},
     )
 
@@ -202,6 +203,7 @@ def _inspect_program(program: Any) -> ModelInfo:
         backend="torch_export",
         inputs=with_batch_axes(inputs),
         outputs=tuple(outputs),
+        takes_tensors=True,
         facts={"positional": positional},
     )
 

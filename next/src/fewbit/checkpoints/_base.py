@@ -120,7 +120,7 @@ class CheckpointFormat(Protocol):
         """Why it cannot hold such a layer, a weight of this shape; `None` if it can."""
         ...
 
-    def misfit(self, tensor: QTensor) -> str | None:
+    def mismatch(self, tensor: QTensor) -> str | None:
         """Why it cannot hold these integers and scales as they are; `None` if it can."""
         return None
 

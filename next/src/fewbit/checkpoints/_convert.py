@@ -30,7 +30,9 @@ def convert(tensor: QTensor, checkpoint: CheckpointFormat, activation: Quantizat
         if refusal is None:
             candidate = express(tensor, grid)
             refusal = (
-                f"{grid.scale_type.name} cannot hold its scales" if candidate is None else checkpoint.misfit(candidate)
+                f"{grid.scale_type.name} cannot hold its scales"
+                if candidate is None
+                else checkpoint.mismatch(candidate)
             )
             if refusal is None and candidate is not None:
                 return candidate

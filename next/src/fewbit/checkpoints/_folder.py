@@ -56,19 +56,19 @@ def write_folder(
         else:
             shards.add(tensor.name, cast_float(tensor.value, job.dtype))
     files = shards.close()
-    config, companions = _companions(job.source, folder)
+    config, extra_files = _config_and_files(job.source, folder)
     config["quantization_config"] = dict(quantization)
     if job.dtype is not None:
         config.pop("torch_dtype", None)
         config["dtype"] = job.dtype
     (folder / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
-    return [*files, "config.json", *companions]
+    return [*files, "config.json", *extra_files]
 
 
-def _companions(source: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _config_and_files(source: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The configuration of the float model, and the files next to it; both lie inside a GGUF file."""
     if source.suffix != ".gguf":
-        return read_config(source), copy_companions(source, folder)
+        return read_config(source), copy_tokenizer_files(source, folder)
     from transformers import AutoTokenizer
 
     from fewbit.checkpoints._open import open_weights
@@ -126,7 +126,7 @@ def quantization_of(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def copy_companions(source: Path, folder: Path) -> list[str]:
+def copy_tokenizer_files(source: Path, folder: Path) -> list[str]:
     """Copy tokenizer, processor, chat template and generation settings; returns their names."""
     if not source.is_dir():
         return []

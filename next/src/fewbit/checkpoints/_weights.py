@@ -236,7 +236,7 @@ def float8_qtensor(weight: Tensor, scale: Tensor, block_size: tuple[int, int] = 
 def decode_words(words: Tensor, bits: int, count: int) -> Tensor:
     """Integers of `bits` bits along the last axis of int32 words, the first in the lowest bits; uint8 [..., count].
 
-    Every bit by itself: written from the layout alone, and slow enough only for widths that do not divide a word.
+    Written from the layout alone; bit by bit for widths that do not divide a byte.
 
     >>> import torch
     >>> decode_words(torch.tensor([[-268435423]], dtype=torch.int32), 4, 8).tolist()
@@ -268,7 +268,7 @@ def read_tensor(file: Path, entry: Mapping[str, Any]) -> Tensor:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         stream.seek(8 + length + start)
-        if buffer.numel() and stream.readinto(buffer.numpy()) != buffer.numel():
+        if buffer.numel() and stream.readinto(buffer.numpy().data) != buffer.numel():
             raise ModelError(
                 "the file is cut short", code="model-unreadable", where=str(file), expected="a complete file",
                 hint="download it again",

@@ -52,7 +52,7 @@ class Awq(CheckpointFormat):
         """Why it cannot hold such a layer."""
         return refuse_layer(layer, shape, "AWQ", (4,))
 
-    def misfit(self, tensor: QTensor) -> str | None:
+    def mismatch(self, tensor: QTensor) -> str | None:
         """Scales that float16 does not have."""
         return refuse_scales(tensor, "AWQ")
 

@@ -114,7 +114,7 @@ class Gguf(CheckpointFormat):
             return f"GGUF blocks are 32 inputs: a weight of shape {list(shape)} does not fit"
         return None
 
-    def misfit(self, tensor: QTensor) -> str | None:
+    def mismatch(self, tensor: QTensor) -> str | None:
         """Scales and offsets that float16 does not have."""
         try:
             map_integers(transpose(tensor) if tensor.grid.axis % 2 else tensor)

@@ -55,7 +55,7 @@ class Gptq(CheckpointFormat):
             return "GPTQ files with zero points are read by no current kernel; AWQ and compressed-tensors hold them"
         return refuse_layer(layer, shape, "GPTQ", _BITS)
 
-    def misfit(self, tensor: QTensor) -> str | None:
+    def mismatch(self, tensor: QTensor) -> str | None:
         """Scales that float16 does not have."""
         return refuse_scales(tensor, "GPTQ")
 

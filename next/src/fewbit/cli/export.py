@@ -18,7 +18,7 @@ def complete(values: dict[str, Any]) -> None:
 
 
 def run(values: dict[str, Any], surface: Surface) -> int:
-    """Write or convert a model and print what became of it."""
+    """Write or convert a model and print the final screen."""
     from fewbit.api.export import export
 
     names = [option.name for option in options_of("export") if option.python and option.name != "output"]

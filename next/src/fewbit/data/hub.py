@@ -9,6 +9,7 @@ Whether the hub can be reached is tried once, for three seconds; the library alo
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import socket
@@ -149,8 +150,11 @@ def _load(name: str, config: str | None, revision: str | None, data: str) -> Any
     prefix = "" if data.startswith("hf:") else f"there is no file or folder {data!r}, and "
     if not hub_reachable():
         raise _unreachable(f"{prefix}the Hugging Face hub cannot be reached", name, data)
+    # Before version 4 the library ran loading scripts, if an environment variable or the user at a prompt said so.
+    takes_code = "trust_remote_code" in inspect.signature(datasets.load_dataset).parameters
+    refusal = {"trust_remote_code": False} if takes_code else {}
     try:
-        return datasets.load_dataset(name, config, revision=revision)
+        return datasets.load_dataset(name, config, revision=revision, **refusal)
     except Exception as error:  # the library raises anything from its many layers
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         raise _unreachable(f"{prefix}the hub returned no dataset {name!r}: {reason}", name, data) from error

@@ -117,8 +117,7 @@ def labels_alone(files: Files) -> dict[str, Any] | None:
     return {
         "what": f"{files.root} holds label files of YOLO without their images", "code": "labels-alone",
         "where": names[0], "expected": "the folder that holds images and labels",
-        "hint": f"give {Path(files.root).parent if labels == folder else Path(files.root).parent.parent}; as documents: "
-        "{data_format=text}",
+        "hint": f"give {Path(files.root).parents[0 if labels == folder else 1]}; as documents: {{data_format=text}}",
     }  # fmt: skip
 
 

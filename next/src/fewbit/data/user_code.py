@@ -51,8 +51,12 @@ def load_function(reference: str, *, param: str) -> Any:
     return UserFunction(value, reference, param) if inspect.isfunction(value) else value
 
 
-def load_object(reference: str, *, param: str) -> Any:
+def load_object(reference: str, *, param: str | None) -> Any:
     """The object that `FILE.py:NAME` names, as it is.
+
+    Args:
+        reference: as the user wrote it.
+        param: the option that named it, for errors; `None` if it was a key of a configuration.
 
     Raises:
         UsageError: there is no such file, or no such name in it.
@@ -62,7 +66,7 @@ def load_object(reference: str, *, param: str) -> Any:
     if parsed is None:
         raise UsageError(
             f"{reference!r} names no Python object", code="reference", param=param, expected="FILE.py:NAME",
-            hint=f"{{{param}=my_code.py:my_function}}",
+            hint=f"{{{param}=my_code.py:my_function}}" if param else "my_code.py:my_function",
         )  # fmt: skip
     file, name = parsed
     value: Any = _load(file, reference, param)
@@ -191,7 +195,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], *positional
         return function(*positional, **arguments)
 
 
-def _load(file: Path, reference: str, param: str) -> ModuleType:
+def _load(file: Path, reference: str, param: str | None) -> ModuleType:
     """The file as a module with a unique name; loaded once until it changes."""
     try:
         status = file.stat()

@@ -232,7 +232,7 @@ def observer_class(name: str | type) -> type[Observer]:
     if isinstance(name, str) and ".py:" in name:
         from fewbit.data.user_code import load_object
 
-        member = load_object(name, param="observer_cls")
+        member = load_object(name, param=None)
     elif isinstance(name, str) and ":" in name:
         module, _, path = name.partition(":")
         member = sys.modules.get(module)

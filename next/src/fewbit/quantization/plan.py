@@ -165,8 +165,9 @@ def layer_format(preset: Preset, channel_axis: int = 0) -> LayerFormat:
     from fewbit.config.spec import QuantizationSpec  # imports pydantic: not before a model is there
 
     if preset.is_gguf:  # the writer chooses types by layer; this is the most common one's width
-        dtype, blocks = Dtype[f"int{preset.weight_bits}"], {"group_size": 32, "scale_type": ScaleType.float16}
-        return LayerFormat(QuantizationGrid(dtype, QSchemeType.per_group, axis=channel_axis, **blocks))
+        dtype = Dtype[f"int{preset.weight_bits}"]
+        grid = QuantizationGrid(dtype, QSchemeType.per_group, group_size=32, scale_type=ScaleType.float16)
+        return LayerFormat(grid.replace(axis=channel_axis))
     weight = QuantizationSpec(**preset.slots["weight"]).complete("weight").grid().replace(axis=channel_axis)
     inputs = preset.slots.get("input_tensors")
     return LayerFormat(weight, None if inputs is None else QuantizationSpec(**inputs).complete("input_tensors").grid())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from fewbit.errors import escape, plural
 from fewbit.record.schema import Record
@@ -19,7 +20,7 @@ def model_card(record: Record, loading: Mapping[str, str], command: str) -> str:
         command: the line that repeats the run.
     """
     title = _markdown(record.output or "model")
-    source = _markdown(record.model.get("source", "A model"))
+    source = _markdown(PurePath(record.model.get("source", "A model")).name)  # no path of this machine
     preset = _markdown(record.preset.get("resolved", record.command))
     verdict = f"**{LABELS.get(record.verdict or '', 'NOT MEASURED')}**"
     summary = f": {_markdown(record.summary)}" if record.summary else ""
@@ -41,11 +42,15 @@ def _table(record: Record) -> list[str]:
         rows.append(
             f"| size | {megabytes(before)} | {megabytes(after)} | {ratio(before, after, 'smaller', 'larger')} |"
         )
+    if record.quality.get("perplexity") is not None:
+        before, after = record.quality["perplexity"]
+        low, high = record.quality["perplexity_ratio_interval"]
+        interval = f"95 % interval of the ratio {low:.3f} to {high:.3f}"
+        rows.append(f"| perplexity | {before:.2f} | {after:.2f} | {interval} |")
     if record.quality.get("agreement") is not None:
         low, high = record.quality["agreement_interval"]
-        interval = (
-            f"95 % interval {percent(low)} to {percent(high)}, {plural(record.quality['samples'], 'held-out sample')}"
-        )
+        count = plural(record.quality["samples"], record.quality.get("unit", "held-out sample"))
+        interval = f"95 % interval {percent(low)} to {percent(high)}, {count}"
         rows.append(f"| agreement | | {percent(record.quality['agreement'])} % | {interval} |")
     if record.quality.get("sqnr_db") is not None:
         rows.append(f"| SQNR | | {record.quality['sqnr_db']:.1f} dB | |")

@@ -24,6 +24,7 @@ class Target:
         presets: the canonical presets it can run, without group sizes.
         format: the checkpoint format it loads; empty if it loads the kind of file that came in.
         reads: other checkpoint formats that it loads too.
+        loading: Python code that loads a checkpoint, with `{path}` for the literal of its path; for the model card.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Target:
     presets: frozenset[str]
     format: str = ""
     reads: tuple[str, ...] = ()
+    loading: str = ""
 
     def resolve(self, preset: str) -> Preset:
         """What a preset means for this runtime.

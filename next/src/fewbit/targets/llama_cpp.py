@@ -10,4 +10,9 @@ TARGET = Target(
     aliases={"int8": "q8_0", "int4": "q4_k_m", "int3": "q3_k_m", "int2": "q2_k"},
     presets=frozenset({*GGUF_PRESETS, "fp16", "bf16", "w8a16", "w4a16", "w4a16_asym", "w3a16", "w2a16"}),
     format="gguf",
+    loading="""\
+from llama_cpp import Llama
+
+print(Llama({path})("Hello")["choices"][0]["text"])
+""",
 )

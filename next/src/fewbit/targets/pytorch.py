@@ -14,4 +14,9 @@ TARGET = Target(
     aliases={"int8": "w8a8", "int4": "w4a16", "int3": "w3a16", "int2": "w2a16", "fp8": "fp8_dynamic"},
     presets=frozenset({*_INTEGERS, *_STATIC, *_DYNAMIC, *FLOAT_PRESETS}),
     reads=("safetensors", "compressed_tensors", "gptq", "awq", "gguf"),
+    loading="""\
+import fewbit
+
+model = fewbit.load({path})
+""",
 )

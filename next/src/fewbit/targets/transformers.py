@@ -13,4 +13,10 @@ TARGET = Target(
     }),
     format="compressed_tensors",
     reads=("gptq", "awq"),
+    loading="""\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained({path})
+tokenizer = AutoTokenizer.from_pretrained({path})
+""",
 )  # fmt: skip

@@ -13,4 +13,9 @@ TARGET = Target(
     }),
     format="compressed_tensors",
     reads=("gptq", "awq"),
+    loading="""\
+from vllm import LLM
+
+print(LLM({path}).generate("Hello")[0].outputs[0].text)
+""",
 )  # fmt: skip

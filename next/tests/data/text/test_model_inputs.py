@@ -35,7 +35,7 @@ class Rows(list):
 
 def model(*tensors, **facts):
     tensors = tuple(TensorInfo(name) if isinstance(name, str) else name for name in tensors or ("input_ids",))
-    return ModelInfo("model", "torch", "torch", inputs=tensors, **facts)
+    return ModelInfo("model", "torch", "torch", takes_tensors=True, takes_objects=True, inputs=tensors, **facts)
 
 
 def inputs(rows, info=None, tokenizer=None, **options):

@@ -67,6 +67,7 @@ def int8_encoder(quantizer: ActivationQuantizer) -> Callable[[Tensor], Int8Activ
     """
     grid = quantizer.grid
     scales = _scale_function(quantizer)
+    lowest, highest, storage = grid.dtype.lowest, grid.dtype.highest, getattr(torch, grid.dtype.storage)
 
     def encode(x: Tensor) -> Int8Activation:
         x = x.float()
@@ -76,8 +77,7 @@ def int8_encoder(quantizer: ActivationQuantizer) -> Callable[[Tensor], Int8Activ
             steps.round_()  # the cast makes NaN zero
         else:
             steps.nan_to_num_(0.0).round_().add_(zero)
-        integers = steps.clamp_(grid.dtype.lowest, grid.dtype.highest).to(getattr(torch, grid.dtype.storage))
-        return _as_signed(integers, scale, zero)
+        return _as_signed(steps.clamp_(lowest, highest).to(storage), scale, zero)
 
     def encode_any(x: Tensor) -> Int8Activation:
         qparams = quantizer.qparams(x)
@@ -89,7 +89,8 @@ def int8_encoder(quantizer: ActivationQuantizer) -> Callable[[Tensor], Int8Activ
 def _scale_function(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[Tensor, Tensor | None]]:
     """What computes scale and zero point of an activation."""
     grid = quantizer.grid
-    half = (grid.dtype.highest - grid.dtype.lowest) / 2
+    lowest, highest = grid.dtype.lowest, grid.dtype.highest
+    half, by_token = (highest - lowest) / 2, grid.granularity is QSchemeType.per_token
 
     def fixed(x: Tensor) -> tuple[Tensor, Tensor | None]:
         assert quantizer.scale is not None
@@ -97,7 +98,7 @@ def _scale_function(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[
         return step, quantizer.zero_point
 
     def axes(x: Tensor) -> tuple[int, ...]:
-        return (-1,) if grid.granularity is QSchemeType.per_token else tuple(range(x.ndim))
+        return (-1,) if by_token else tuple(range(x.ndim))
 
     def symmetric(x: Tensor) -> tuple[Tensor, Tensor | None]:
         # The scale of zeros alone may be anything: their integers are zeros.
@@ -107,7 +108,7 @@ def _scale_function(quantizer: ActivationQuantizer) -> Callable[[Tensor], tuple[
         low = x.amin(axes(x), keepdim=True).clamp_(-_LARGEST, 0.0)
         high = x.amax(axes(x), keepdim=True).clamp_(0.0, _LARGEST)
         scale = _divide(high.mul_(0.5) - low * 0.5, half).clamp_(min=_SMALLEST)
-        return scale, (grid.dtype.lowest - (low / scale).round_()).clamp_(grid.dtype.lowest, grid.dtype.highest)
+        return scale, (lowest - (low / scale).round_()).clamp_(lowest, highest)
 
     def any_other(x: Tensor) -> tuple[Tensor, Tensor | None]:
         qparams = quantizer.qparams(x)

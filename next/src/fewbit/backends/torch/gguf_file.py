@@ -42,6 +42,8 @@ def inspect_gguf(path: Path) -> ModelInfo:
         tokenizer=_tokenizer_folder(path, path.stat().st_mtime_ns),
         quantized=f"GGUF {', '.join(types)}" if types else None,
         vocabulary=None if embedding is None else weights.shape(embedding)[0],
+        takes_tensors=True,
+        takes_objects=True,
         facts=facts,
     )
 

@@ -72,6 +72,8 @@ def inspect_folder(path: Path) -> ModelInfo:
         tokenizer=sidecar.tokenizer,
         quantized=_quantized(config),
         vocabulary=vocabulary if isinstance(vocabulary, int) and not isinstance(vocabulary, bool) else None,
+        takes_tensors=True,
+        takes_objects=True,
         facts=facts | _config_facts(config, text_config or {}),
     )
 

@@ -196,7 +196,7 @@ def _numbered(vocabulary: dict[str, int]) -> dict[int, str]:
 
 def _unknown(file: Path, what: str, hint: str) -> ModelError:
     return ModelError(
-        f"llama.cpp cannot be told of this tokenizer: {what}", code="gguf-tokenizer", where=str(file),
+        f"llama.cpp has no such tokenizer: {what}", code="gguf-tokenizer", where=str(file),
         expected="byte-level BPE of " + ", ".join(sorted(set(_PRE_TOKENIZERS.values()))) + ", or SentencePiece BPE",
         hint=hint or "{format=compressed-tensors}, or remove tokenizer.json for a file without a tokenizer",
     )  # fmt: skip

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from fewbit.data.images import inspect as image_inspection
 from fewbit.data.images import masks, shapes
 from fewbit.data.images.decode import IMAGE_ISSUES
 from fewbit.data.images.file_source import IMAGE_SKIPPED, NO_IMAGES
-from fewbit.data.images.inspect import DUPLICATE_ACROSS_SPLITS
-from fewbit.data.rows.labels import LABELS_ALIKE
+from fewbit.data.rows.labels import LABELS_ALIKE as LABELS_ALIKE
 from fewbit.data.types import Action, IssueType, Severity
 
+DUPLICATE_ACROSS_SPLITS = replace(image_inspection.DUPLICATE_ACROSS_SPLITS, actions=("drop", "raise"))
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 # fmt: off
@@ -60,8 +63,9 @@ MASKS_TOO_LARGE = IssueType(
     "masks-too-large", ERROR, "image whose masks would fill the memory",
     "resize the image, or read boxes only: {task=object-detection}", "raise", ("drop",), "leaves the image out")
 SHARED = (
-    *IMAGE_ISSUES, DUPLICATE_ACROSS_SPLITS, NO_IMAGES, IMAGE_MISSING, LABEL_UNREADABLE, NAMES_CONFLICT, LABELS_ALIKE,
-    OBJECTS_LOST, CLASS_BEYOND, BOX_EMPTY, OUT_OF_RANGE, OUT_OF_RANGE_SLIGHTLY, OUTSIDE_IMAGE, POLYGON_EMPTY, POLYGON_CROSSES,
+    *IMAGE_ISSUES, DUPLICATE_ACROSS_SPLITS, NO_IMAGES, IMAGE_MISSING, LABEL_UNREADABLE, NAMES_CONFLICT,
+    LABELS_ALIKE, OBJECTS_LOST, CLASS_BEYOND, BOX_EMPTY, OUT_OF_RANGE, OUT_OF_RANGE_SLIGHTLY, OUTSIDE_IMAGE,
+    POLYGON_EMPTY, POLYGON_CROSSES,
     POLYGON_TOO_LONG, OBJECT_DUPLICATE, MASKS_TOO_LARGE)
 
 # YOLO: the data.yaml
@@ -228,6 +232,7 @@ FILENAME_DIFFERS = IssueType(
     "filename-differs", NOTE, "annotation file whose <filename> is not the image of its own name, which is read",
     "check that it belongs to this image")
 VOC = (
-    *SHARED, IMAGE_SIZE, BOX_INVALID, ANNOTATION_MISSING, NOT_LISTED, FILENAME_DIFFERS, masks.MASK_MISSING, masks.MASK_SIZE,
+    *SHARED, IMAGE_SIZE, BOX_INVALID, ANNOTATION_MISSING, NOT_LISTED,
+    FILENAME_DIFFERS, masks.MASK_MISSING, masks.MASK_SIZE,
     masks.MASK_VALUE, masks.MASK_COLORS)
 # fmt: on

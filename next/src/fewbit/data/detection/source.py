@@ -15,7 +15,7 @@ from fewbit.data.detection import issues
 from fewbit.data.detection.objects import Object, ReportIssue, Size, check_mask_size, object_masks
 from fewbit.data.images.decode import decode_image, image_size
 from fewbit.data.images.file_source import NO_IMAGES, FileSource, check_first_bytes, copy_file
-from fewbit.data.images.inspect import DUPLICATE_ACROSS_SPLITS, equal_files, inspect_images
+from fewbit.data.images.inspect import equal_files, inspect_images
 from fewbit.data.tasks import find_task
 from fewbit.data.types import Action, DataReport, Depth, Files, Issue, IssueType, Location, Sample, SampleError
 from fewbit.errors import DataError, UsageError
@@ -181,7 +181,7 @@ class DetectionSource(FileSource):
         for original, name in ((group[0], name) for group in groups for name in group[1:]):
             if splits[name] != splits[original]:
                 message = f"same bytes as {original} in {splits[original]}"
-                issue = Issue(DUPLICATE_ACROSS_SPLITS, message, Location(name))
+                issue = Issue(issues.DUPLICATE_ACROSS_SPLITS, message, Location(name))
                 self.unusable.setdefault(name, issue)
                 if report.add(issue.type, issue.message, issue.location) == "drop":
                     leaked.add(name)

@@ -367,8 +367,8 @@ def _check_polygon(polygon: Any) -> None:
 def write(source: CocoSource, folder: Path) -> list[str]:
     """Write a repaired copy: images byte for byte, annotation files anew only if something is wrong in them.
 
-    Entries without an image, unusable annotations and duplicates are left out; boxes are clipped at the border; ids that
-    occur twice are replaced.
+    Entries without an image, unusable annotations and duplicates are left out; boxes are clipped at the border;
+    ids that occur twice are replaced.
     """
     index = source.index
     assert index is not None

@@ -121,15 +121,24 @@ class NpzSource:
         self._recent: tuple[str, ArrayFile] | None = None
         self.set_units(units)
 
-    def set_units(self, units: Sequence[_Unit], dropped_rows: Iterable[int] = ()) -> None:
-        """Replace the files, as a scan learns about them, and leave out single rows of stacks."""
-        self.units = list(units)
+    def set_units(self, units: Sequence[_Unit], dropped: Mapping[tuple[str, ...], Sequence[int]] | None = None) -> None:
+        """Replace the files, as a scan learns about them, and leave out single rows of stacks, by their files."""
+        self.units, self.dropped = list(units), dict(dropped or {})
         self._ends = np.cumsum([unit.samples for unit in self.units], dtype=np.int64)
-        self._order = np.arange(self._ends[-1] if self.units else 0)
-        self._order = np.delete(self._order, list(dropped_rows))
+        rows = [
+            row for unit, end in zip(self.units, self._ends) for row in self._dropped_rows(unit) + end - unit.samples
+        ]
+        self._order = np.delete(np.arange(self._ends[-1] if self.units else 0), rows)
         splits = Counter(split for split in self._splits() if split)
         if splits:
             self.facts["splits"] = {split: splits[split] for split in SPLITS if splits[split]}
+
+    def _dropped_rows(self, unit: _Unit) -> np.ndarray:
+        return np.array(self.dropped.get(unit.names, ()), np.int64)
+
+    def kept_rows(self, unit: _Unit) -> np.ndarray:
+        """The rows of a stack that are samples."""
+        return np.delete(np.arange(unit.samples), self._dropped_rows(unit))
 
     def _splits(self) -> list[Split | None]:
         unit_of = np.searchsorted(self._ends, self._order, side="right")
@@ -198,7 +207,7 @@ class _NpzScan:
         self.headers: dict[str, Mapping[str, ArrayHeader]] = {}
         self.digests: dict[bytes, Location] = {}
         self.samples = 0
-        self.dropped_rows: list[int] = []
+        self.dropped_rows: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
 
     def run(self) -> NpzSource:
         """Report every issue, and leave out what is to be dropped."""
@@ -279,7 +288,7 @@ class _NpzScan:
             if "drop" in odd:
                 if row is None:
                     return {"drop"}
-                self.dropped_rows.append(self.samples + row)
+                self.dropped_rows[unit.names].append(row)
                 continue
             first = self.digests.setdefault(checks.digest(sample), location)
             if first is not location:
@@ -361,7 +370,7 @@ def _normalized(name: str) -> str:
 
 
 def write(source: NpzSource, folder: Path) -> list[str]:
-    """Copy what can be read: byte for byte, or with renamed arrays."""
+    """Copy what can be read: byte for byte, or with renamed arrays, or without dropped rows of stacks."""
     changes = [f"{name}: left out" for name in source.left_out]
     for unit in source.units:
         alone = NpzSource(source.files, [replace(unit, rows=None)])
@@ -370,12 +379,24 @@ def write(source: NpzSource, folder: Path) -> list[str]:
         except SampleError as error:
             changes.append(f"{', '.join(unit.names)}: left out ({error.issue.type.meaning})")
             continue
+        rows = None if unit.rows in (None, len(source.kept_rows(unit))) else source.kept_rows(unit)
+        if rows is not None and not len(rows):
+            changes.append(f"{', '.join(unit.names)}: left out, with every row")
+            continue
         for name in unit.names:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if unit.rename:
-                write_npz(path, sample)
-                changes += [f"{name}: renamed {old!r} to {new!r}" for old, new in unit.rename]
+            changes += [f"{name}: renamed {old!r} to {new!r}" for old, new in unit.rename]
+            if rows is not None:
+                left_out = ", ".join(map(str, source.dropped[unit.names]))
+                changes.append(f"{name}: left out {'row' if unit.samples - len(rows) == 1 else 'rows'} {left_out}")
+            if unit.rename or rows is not None:
+                keys = [unit.key(name, array) for array in source.open(name).headers]
+                arrays = {key: sample[key] if rows is None else sample[key][rows] for key in keys}
+                if name.lower().endswith(".npy"):
+                    np.save(path, arrays[keys[0]], allow_pickle=False)
+                else:
+                    write_npz(path, arrays)
             else:
                 with source.files.open(name) as stream, path.open("wb") as copy:
                     while chunk := stream.read(1 << 20):

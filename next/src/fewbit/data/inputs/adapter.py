@@ -347,7 +347,7 @@ def model_inputs(dataset: Dataset, model: Any, *, batch_size: int = 1) -> Iterat
         )  # fmt: skip
     info = model if isinstance(model, ModelInfo) else module_info(model)
     batches = InputAdapter(info, dataset.options, report=dataset.report).batches(dataset, batch_size)
-    if info.backend in ("torch", "torch_export"):
+    if info.takes_tensors:
         return (call_arguments(batch.inputs, info) for batch in batches)
     return (batch.inputs for batch in batches)
 

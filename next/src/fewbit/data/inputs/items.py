@@ -118,7 +118,7 @@ def _is_several(item: Any, info: ModelInfo, from_pair: bool) -> bool:
     """Whether a list or tuple is inputs in order; a list of images of different sizes is one input of a detector."""
     if not isinstance(item, list | tuple) or _is_data(item):
         return False
-    if isinstance(item, tuple) or info.backend != "torch" or len(_required(info)) > 1:
+    if isinstance(item, tuple) or not info.takes_objects or len(_required(info)) > 1:
         return True
     if len(info.inputs) == 1 and len(item) != 1:
         return False
@@ -130,7 +130,7 @@ def _is_labelled_pair(item: Any, info: ModelInfo, names: set[str]) -> bool:
     if not isinstance(item, list | tuple) or len(item) != 2 or any_number or _is_call(item) or _is_data(item):
         return False
     first, second = item
-    if isinstance(item, list) and info.backend == "torch" and _rank(first) == _rank(second) == 3:
+    if isinstance(item, list) and info.takes_objects and _rank(first) == _rank(second) == 3:
         return False  # two images for a detector
     if len(info.inputs) == 1:
         return True
@@ -159,7 +159,7 @@ def _looks_like_labels(value: Any) -> bool:
 
 def _is_one_input(item: Mapping[str, Any], info: ModelInfo) -> bool:
     """Whether a mapping is itself the only input of a module, `forward(batch)`, and not its inputs by name."""
-    if not item or info.backend != "torch" or info.facts.get("open_ended") or len(_required(info)) != 1:
+    if not item or not info.takes_objects or info.facts.get("open_ended") or len(_required(info)) != 1:
         return False
     return not any(_is_slip(str(name), tensor.name) for name in item for tensor in info.inputs)
 

@@ -152,7 +152,7 @@ def _arrays(values: Mapping[str, Any], info: ModelInfo) -> tuple[dict[str, np.nd
     """Arrays by name, and why others have none; nested inputs of a module are in neither."""
     arrays, unreadable = {}, {}
     for name, value in values.items():
-        if is_nested(value) and info.backend in ("torch", "torch_export"):
+        if is_nested(value) and info.takes_tensors:
             continue
         try:
             arrays[name] = to_array(value)

@@ -48,6 +48,8 @@ def module_info(model: Any) -> ModelInfo:
         inputs=inputs,
         labels=as_labels(labels) if isinstance(labels, Mapping) else None,
         vocabulary=vocabulary if isinstance(vocabulary, int) else None,
+        takes_tensors=True,
+        takes_objects=True,
         facts=facts,
     )
 

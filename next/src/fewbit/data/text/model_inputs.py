@@ -70,7 +70,7 @@ def text_inputs(dataset: Dataset, info: ModelInfo, options: Mapping[str, Any] | 
         text_column=options.get("text_column"),
     )  # fmt: skip
     order = spread(dataset.strata(), len(dataset), len(dataset), int(options.get("seed") or 0))
-    facts = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": 0}
+    facts: dict[str, Any] = {"pack": "concatenate" if packed else "pad", "max_length": max_length, "sequences": 0}
     dataset.report.facts["text"] = facts
     stream = InputStream(dataset.select(order), encoder, inputs, facts, most=options.get("samples"))
     if not stream.has(0):
@@ -180,7 +180,9 @@ class InputStream:
         """One pass."""
         packed, max_length = self._counts["pack"] == "concatenate", self._counts["max_length"]
         encoded = _encoded(self._rows, self._encoder, None if packed else max_length, self._counts)
-        for number, (tokens, location) in enumerate(_running(encoded, self._encoder, max_length) if packed else encoded):
+        for number, (tokens, location) in enumerate(
+            _running(encoded, self._encoder, max_length) if packed else encoded
+        ):
             if number >= self._counts["sequences"]:
                 _count(self._counts, "sequences")
                 _count(self._counts, "tokens", len(tokens["input_ids"]))
