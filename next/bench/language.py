@@ -35,11 +35,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--windows", type=int, default=64, help="of each text, to judge on")
     options = parser.parse_args()
     if options.do == "quantize":
         quantize(options.format, options.seed, torch.device(options.device))
     else:
-        judge(options.format, [int(seed) for seed in options.seeds.split(",")], torch.device(options.device))
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+        judge(options.format, seeds, torch.device(options.device), options.windows)
 
 
 def quantize(format: str, seed: int, device: torch.device) -> None:
@@ -104,11 +106,11 @@ def grid_of(format: str):
 
 
 @torch.no_grad()
-def judge(format: str, seeds: list[int], device: torch.device) -> None:
+def judge(format: str, seeds: list[int], device: torch.device, windows: int) -> None:
     """Perplexity and divergence by window, and the paired difference between new and old over all seeds."""
     from transformers import AutoModelForCausalLM
 
-    tokens = load_file(TOKENS)
+    tokens = {text: load_file(TOKENS)[text][:windows] for text in TEXTS}
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).to(device).eval()
     reference = {text: _log_probabilities(model, tokens[text].long(), device) for text in TEXTS}
     original = {name: value.clone() for name, value in model.state_dict().items()}
