@@ -211,3 +211,19 @@ def test_verbose_shows_every_layer_and_the_settings(fewbit, tiny_onnx):
     _, out, _ = fewbit("quantize", tiny_onnx, "--preset", "w8a16", "--ignore", "last", "-v")
     assert "  first  MatMul        w8a16\n" in out and "  last   MatMul        float  ignored" in out
     assert "  preset: w8a16" in out
+
+
+def test_samples_left_out_while_reading_are_named(fewbit, tiny_onnx, npz_folder, tmp_path):
+    """One damaged held-out sample: a warning, its name in the record."""
+    for file in sorted(npz_folder.glob("*.npz")):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        file.write_bytes(bytes(content))
+        break
+    code, _, err = fewbit(
+        "quantize", tiny_onnx, "--data", npz_folder, "--validation", npz_folder, "--preset", "w8a16",
+        "--on-error", "drop", "-o", tmp_path / "a.onnx",
+    )  # fmt: skip
+    record = json.loads((tmp_path / "a.record.json").read_text())
+    assert code == 0, err
+    assert "1 damaged sample left out" in err and len(record["data"]["dropped"]) == 1

@@ -140,7 +140,7 @@ def quantize(
                     samples=samples, options=details,
                 )  # fmt: skip
                 record.output = folder.path.name
-                _finish(run, record)
+                _finish(run, record, samples)
                 _write_sidecar_files(folder, record)
                 write_model_card(folder, record, [checkpoint.name for checkpoint in checkpoints])
                 answer = load_result(folder.work) if path is None else path
@@ -149,14 +149,14 @@ def quantize(
             if samples is not None and samples.held_out:
                 record.quality = _measure(run, original, result, samples, options.get("batch_size", 1), threads)
             if path is None:
-                _finish(run, record)
+                _finish(run, record, samples)
                 answer = result.for_user()
             else:
                 with open_output(path, overwrite=overwrite, inputs=inputs, is_file=True) as folder:
                     if folder.clear() and resume:
                         run.line("  resume   an interrupted run left nothing that can be used; it starts again")
                     _write(run, backend, result, folder, record)
-                    _finish(run, record)
+                    _finish(run, record, samples)
                     _write_sidecar_files(folder, record)
                 answer = path
     finally:
@@ -340,8 +340,18 @@ def _write_sidecar_files(folder: Output, record: Record) -> None:
         (folder.work / folder.companion("preprocessing.json")).write_bytes(content)
 
 
-def _finish(run: Run, record: Record) -> None:
-    """The verdict and what goes with it."""
+def _finish(run: Run, record: Record, samples: Samples | None) -> None:
+    """The verdict and what goes with it; samples that were left out while they were read are named."""
+    parts = [] if samples is None else [part for part in (samples.calibration, samples.held_out) if part is not None]
+    named = [location for part in parts for location in part.record["dropped"]]
+    named += [str(location) for location in samples.adapter.dropped] if samples is not None else []
+    if locations := list(dict.fromkeys(named)):
+        record.data["dropped"] = locations
+        run.warn(
+            f"{plural(len(locations), 'damaged sample')} left out: {', '.join(locations[:3])}"
+            f"{' …' if len(locations) > 3 else ''}", code="samples-dropped",
+            hint="`fewbit check DATA` lists every problem",
+        )  # fmt: skip
     record.verdict, sentence = verdict(record.quality)
     if record.data and record.verdict == "not-measured":
         count = plural(record.data["samples"], "sample")
